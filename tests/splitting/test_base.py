@@ -16,6 +16,7 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.splitting.request import SplitRequest
 from vbuild.splitting.results import Split
 from vbuild.splitting.split import split
+from vbuild.verification.verify import verify
 from vbuild.wheel.metadata import Metadata
 
 pytestmark = needs("gcc", "ldd")
@@ -84,8 +85,13 @@ def test_what_several_have_is_the_base_and_the_rest_each_projects_own(tmp_path: 
     for name, rpath in (("one_libs", ("$ORIGIN/../../base_libs/lib",)), ("base_libs", ())):
         (file,) = (data for path, data in contents(paths[name]).items() if "/lib/" in path)
         assert Loading.parse(file).outline.search_path == rpath
-    about = contents(paths["base_libs"])
-    assert b"Summary: Shared libraries of one and two\n" in about["base_libs-1.0.dist-info/METADATA"]
+    own, base = (
+        Metadata.parse(contents(paths[f"{name}_libs"])[f"{name}_libs-1.0.dist-info/METADATA"].decode())
+        for name in ("one", "base")
+    )
+    assert [line.partition(";")[0] for line in own.requires_dist] == ["base-libs==1.0"]
+    assert base.headers.value("Summary") == "Shared libraries of one and two"
+    assert not any(verify(path).failed for path in paths.values())
 
 
 def test_without_a_name_nothing_is_shared_between_projects(tmp_path: Path) -> None:

@@ -243,8 +243,7 @@ class PlatformPolicy(Struct, frozen=True):
         """The platform of *tag*; None for another system's. `BinaryError` if there is no auditwheel."""
         if not (match := _TAG.fullmatch(tag)):
             return None
-        family, machine = match["family"], match["machine"]
-        version = _YEARS.get(match["year"] or "") or (int(match["major"] or 0), int(match["minor"] or 0))
+        family, machine, version = match["family"], match["machine"], _libc(match)
         policies = [(number, policy) for number, policy in _policies(family) if number <= version]
         if family == "linux" or not policies:
             return cls(tag, machine, None, frozenset(), ())
@@ -285,6 +284,27 @@ def systems_of(platform: str) -> frozenset[tuple[str, str]]:
     matches = (_TAG.fullmatch(tag) for tag in platform.split("."))
     libraries = {"manylinux": ("glibc",), "musllinux": ("musl",), "linux": ("glibc", "musl")}
     return frozenset((libc, match["machine"]) for match in matches if match for libc in libraries[match["family"]])
+
+
+@cache
+def covers(tags: str, others: str) -> bool:
+    """Whether all machines for wheels of one of the platforms *others* take those of *tags*; both joined by dots.
+
+    Those for a newer libc take what is for an older one (PEP 600 and 656).
+    """
+    return all(any(_is_older(tag, other) for tag in tags.split(".")) for other in others.split("."))
+
+
+def _is_older(tag: str, other: str) -> bool:
+    here, there = _TAG.fullmatch(tag), _TAG.fullmatch(other)
+    if not (here and there) or here["family"] != there["family"]:
+        return tag == other
+    return here["machine"] == there["machine"] and _libc(here) <= _libc(there)
+
+
+def _libc(tag: re.Match[str]) -> tuple[int, int]:
+    """The version of the C library of a *tag*, 0.0 of plain ``linux``."""
+    return _YEARS.get(tag["year"] or "") or (int(tag["major"] or 0), int(tag["minor"] or 0))
 
 
 def _glibc(number: str) -> tuple[int, ...]:

@@ -54,8 +54,12 @@ class Companion(Struct, frozen=True):
         return self.name.project
 
     @property
+    def release(self) -> tuple[str, str]:
+        return self.project, self.name.version
+
+    @property
     def requirement(self) -> str:
-        return f"{self.project}=={self.name.version}"
+        return "==".join(self.release)
 
     @property
     def members(self) -> Iterator[tuple[str, bytes]]:

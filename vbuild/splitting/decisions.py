@@ -24,7 +24,7 @@ in the wheel. The library finds its dependencies by the RPATH of whatever loads 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -37,7 +37,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import LinkGraph, Via
 from vbuild.config.requirements import required_project
-from vbuild.elf.catalogue import by_soname, hashed, is_driver, is_shared_object, plain, systems_of
+from vbuild.elf.catalogue import by_soname, covers, hashed, is_driver, is_shared_object, plain, systems_of
 from vbuild.elf.linkage import replaced_library
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
@@ -174,7 +174,9 @@ class Pool(Struct, frozen=True, eq=False):
 
     @property
     def platform(self) -> str:
-        return self.bundles[0].wheel.name.platform
+        """The one of its wheels' platforms that covers them all."""
+        platforms = [bundle.wheel.name.platform for bundle in self.bundles]
+        return _widest(platforms) or platforms[0]
 
     @property
     def is_pure(self) -> bool:
@@ -193,6 +195,10 @@ class Pool(Struct, frozen=True, eq=False):
     def hides(self, library: WheelBinary) -> bool:
         """Whether it has another one of the name of *library*."""
         return library.name in self.libraries and not self.has(library)
+
+
+def _widest(platforms: Sequence[str]) -> str | None:
+    return next((name for name in platforms if all(covers(name, other) for other in platforms)), None)
 
 
 def pools_of(bundle: Bundle, pools: Iterable[Pool]) -> list[Pool]:
@@ -222,19 +228,34 @@ class _PoolDraft:
     is_base: bool
     bundles: list[Bundle]
     libraries: dict[Key, WheelBinary]
+    # by library, those for which there are wheels that have it
+    platforms: Mapping[Key, Collection[str]]
 
-    def accepts(self, libraries: Mapping[Key, WheelBinary]) -> bool:
-        """Whether with *libraries* no wheel gets much that it does not have."""
+    @property
+    def is_promised(self) -> bool:
+        """Whether there is a platform for its -libs wheel: one that covers all of its wheels, and has the libraries."""
+        platform = _widest([bundle.wheel.name.platform for bundle in self.bundles])
+        return platform is not None and all(
+            any(covers(other, platform) for other in self.platforms[key]) for key in self.libraries
+        )
+
+    def joined(self, bundle: Bundle, libraries: Mapping[Key, WheelBinary]) -> "_PoolDraft | None":
+        """The draft with *bundle* and its *libraries*; None if a wheel got much then that it does not have."""
         union = {**self.libraries, **libraries}
         sizes = {key: library.member.compressed_size for key, library in union.items()}
         foreign = sum(size for key, size in sizes.items() if key not in self.libraries or key not in libraries)
         has_each_name_once = len({name for name, _ in union}) == len(union)
-        return has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values())
+        draft = dataclasses.replace(self, bundles=[*self.bundles, bundle], libraries={**libraries, **self.libraries})
+        return (
+            draft
+            if has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values()) and draft.is_promised
+            else None
+        )
 
     def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
         libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
-        bundles = [*self.bundles, *other.bundles]
-        return _PoolDraft(self.owner, self.is_base, bundles, libraries) if libraries else None
+        draft = dataclasses.replace(self, bundles=[*self.bundles, *other.bundles], libraries=libraries)
+        return draft if libraries and draft.is_promised else None
 
     def pool(self, order: Mapping[Bundle, int]) -> Pool:
         bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
@@ -281,13 +302,13 @@ def _base_pools(movable: _Movable, base: str, *, is_new: bool, smallest: int) ->
     projects: dict[tuple[Place, Key], set[str]] = {}
     for bundle, libraries in movable.items():
         for library in libraries:
-            projects.setdefault((place_of(bundle), library.key), set()).add(bundle.wheel.name.project)
+            projects.setdefault((system_of(bundle), library.key), set()).add(bundle.wheel.name.project)
     common = {
         bundle: [
             library
             for library in libraries
             if (
-                len(projects[place_of(bundle), library.key]) > 1
+                len(projects[system_of(bundle), library.key]) > 1
                 if is_new
                 else bundle.published.get(library.name) == base
             )
@@ -319,17 +340,19 @@ def _neighbours(bundle: Bundle, library: WheelBinary, movable: Sequence[WheelBin
 
 
 def _pools(movable: _Movable, owner: str, *, smallest: int, is_base: bool = False) -> list[Pool]:
+    place = system_of if is_base else place_of
     drafts: dict[Place, list[_PoolDraft]] = {}
-    repeated = _repeated(movable, owner)
+    platforms: dict[Key, set[str]] = {}
+    repeated = [*_repeated(movable, owner, place)]
+    for bundle, libraries in repeated:
+        for key in libraries:
+            platforms.setdefault(key, set()).add(bundle.wheel.name.platform)
     largest_first = sorted(repeated, key=lambda row: -sum(library.member.size for library in row[1].values()))
     for bundle, libraries in largest_first:
-        same_place = drafts.setdefault(place_of(bundle), [])
-        draft = next((draft for draft in same_place if draft.accepts(libraries)), None)
-        if draft is None:
-            same_place.append(_PoolDraft(owner, is_base, [bundle], dict(libraries)))
-        else:
-            draft.bundles.append(bundle)
-            draft.libraries = {**libraries, **draft.libraries}
+        same_place = drafts.setdefault(place(bundle), [])
+        grown = ((number, draft.joined(bundle, libraries)) for number, draft in enumerate(same_place))
+        number, draft = next((row for row in grown if row[1]), (len(same_place), None))
+        same_place[number : number + 1] = [draft or _PoolDraft(owner, is_base, [bundle], dict(libraries), platforms)]
     order = {bundle: index for index, bundle in enumerate(movable)}
     merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
     enough = (pool for pool in merged if pool.copies and pool.saved >= smallest)
@@ -403,15 +426,21 @@ def place_of(bundle: Bundle) -> Place:
     return bundle.wheel.name.platform, bundle.wheel.wheel_file().root_is_purelib
 
 
-def _repeated(movable: _Movable, owner: str) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
+def system_of(bundle: Bundle) -> Place:
+    """As `place_of`, but for any version of the C library."""
+    platform, is_pure = place_of(bundle)
+    return str(sorted(systems_of(platform))) if systems_of(platform) else platform, is_pure
+
+
+def _repeated(
+    movable: _Movable, owner: str, place: Callable[[Bundle], Place]
+) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
     """The wheels of *movable* with what others of their platform have, too, or the -libs wheel of *owner* seems to."""
     counts = Counter(
-        (place_of(bundle), *key)
-        for bundle, libraries in movable.items()
-        for key in {library.key for library in libraries}
+        (place(bundle), *key) for bundle, libraries in movable.items() for key in {library.key for library in libraries}
     )
     for bundle, libraries in movable.items():
-        folder = place_of(bundle)
+        folder = place(bundle)
         if repeated := {
             library.key: library
             for library in libraries

@@ -24,7 +24,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vbuild.config.requirements import checked_requirement, required_project, spelled
-from vbuild.elf.catalogue import systems_of
+from vbuild.elf.catalogue import covers, systems_of
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
@@ -63,6 +63,10 @@ class PublishedLibs(Struct, frozen=True):
             about.headers.value("Generator") == GENERATOR,
             projects_in(about),
         )
+
+    @property
+    def bases(self) -> list[str]:
+        return [line for line in self.requires if (required_project(line) or "").endswith(LIBS)]
 
     def serves(self, wanted: LibsContents) -> bool:
         """Whether it has all that is *wanted*, and not much else."""
@@ -228,13 +232,14 @@ class Publications:
 
 
 def is_published(wanted: LibsContents, publications: Publications) -> bool:
-    """Whether a wheel that is required already has all that is *wanted*."""
-    releases = publications.releases(wanted.name)
-    return any(publications.read(name).serves(wanted) for _, names in releases for name in names)
+    """Whether a wheel that is required already has all that is *wanted*, whichever version of a base it requires."""
+    wheels = (publications.read(name) for _, names in publications.releases(wanted.name) for name in names)
+    return any(wheel.serves(replace(wanted, requires=(*wanted.requires, *wheel.bases))) for wheel in wheels)
 
 
 class LibsChoice(Struct, frozen=True):
     companion: Companion
+    contents: LibsContents
     is_published: bool = False
 
 
@@ -263,10 +268,10 @@ def libs_choices(
         if names := published.newest(project, own):
             for pool, contents in group.items():
                 companion = contents.wheel(names[pool].version)
-                choices[pool] = LibsChoice(replace(companion, name=names[pool]), is_published=True)
+                choices[pool] = LibsChoice(replace(companion, name=names[pool]), contents, is_published=True)
         else:
             published.check_free(project, own)
-            choices |= {pool: LibsChoice(contents.wheel(str(own))) for pool, contents in group.items()}
+            choices |= {pool: LibsChoice(contents.wheel(str(own)), contents) for pool, contents in group.items()}
     return choices
 
 
@@ -308,7 +313,8 @@ class _Group(Struct, frozen=True):
         """The one of *names* that has what is *wanted*, if no installer takes another instead."""
         rivals = [name for name in names if self._is_rival(name, wanted)]
         if all(self.publications.read(name).serves(wanted) for name in rivals):
-            return next((name for name in rivals if name.platform == wanted.platform), None)
+            fitting = (name for name in rivals if covers(name.platform, wanted.platform))
+            return min(fitting, key=lambda name: name.platform != wanted.platform, default=None)
         return None
 
     def _is_rival(self, name: WheelName, wanted: LibsContents) -> bool:

@@ -155,7 +155,8 @@ def _normal(folder: str) -> str:
 class FilePatch(Struct, frozen=True, eq=False):
     """How to change *binary*, a file of *bundle* that will be at *path*.
 
-    *official* are the wheels of replaced libraries, *packages* those of libraries that the wheel never had.
+    *official* are the wheels of replaced libraries, *packages* those of libraries that the wheel never had, *pools*
+    those of shared libraries.
     """
 
     bundle: Bundle
@@ -164,6 +165,7 @@ class FilePatch(Struct, frozen=True, eq=False):
     relink: Relink
     official: tuple[OfficialWheel, ...] = ()
     packages: tuple[LibraryPackage, ...] = ()
+    pools: tuple[Pool, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -204,6 +206,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
         renamed: list[tuple[str, str]] = []
         official: dict[OfficialWheel, None] = {}
         packages: dict[LibraryPackage, None] = {}
+        pools: dict[Pool, None] = {}
         for edge in bundle.graph.needs(binary.path):
             decision = self.decisions.of(bundle, edge.provider) if edge.provider else None
             renamed += _renamed(destination, edge, bundle.new_name(edge.provider))
@@ -218,7 +221,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
             elif decision and decision.pool and edge.provider:
                 is_path = "/" in edge.name and not bundle.new_name(edge.provider)
                 renamed += [(edge.name, bundle.binaries[edge.provider].name)] if is_path else []
-                folder = self.libs_folders[decision.pool]
+                pools[decision.pool], folder = None, self.libs_folders[decision.pool]
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
                 if destination.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
                     (first if decision.leaves_stub else folders)[folder] = None
@@ -230,7 +233,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
                 folders[edge.provider.rpartition("/")[0]] = None
         folders |= dict.fromkeys(self._opened_folders(destination))
         relink = self._relink(destination, tuple(renamed), tuple(folders), first=tuple(first))
-        return FilePatch(bundle, binary, destination.path, relink, tuple(official), tuple(packages))
+        return FilePatch(bundle, binary, destination.path, relink, tuple(official), tuple(packages), tuple(pools))
 
     def _opened_folders(self, destination: "_Destination") -> Iterator[str]:
         """The folders in which a file that moves finds what it opens by a name: that moves with it."""

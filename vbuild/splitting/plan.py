@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import checked_requirement
-from vbuild.elf.catalogue import by_stem, is_driver, is_official, is_shared_object, plain
+from vbuild.elf.catalogue import by_stem, covers, is_driver, is_official, is_shared_object, plain, systems_of
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.builds import common_name, with_builds
@@ -69,8 +69,10 @@ class MachinePlan(Struct, frozen=True, eq=False):
         origins = {binary.key: binary.origin for bundle in self.bundles for binary in bundle.binaries.values()}
         return sum(origin.transferred for origin in origins.values() if origin)
 
-    def libs(self, pool: Pool) -> LibsContents:
+    def libs(self, pool: Pool, choices: Mapping[Pool, LibsChoice]) -> LibsContents:
+        """The contents of its -libs wheel, which requires that of a base if it is one of *choices*."""
         patched = self.patches.moving[pool]
+        bases = dict.fromkeys(base for file in patched for base in file.patch.pools if base in choices)
         wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
         texts: dict[str, bytes] = {}
         named = frozenset().union(*self.names(pool).values())
@@ -89,7 +91,10 @@ class MachinePlan(Struct, frozen=True, eq=False):
             platform=pool.platform,
             licence=licence_lines(wheel.metadata() for wheel in wheels.values()),
             texts=texts,
-            requires=self.lines(patched, _NO_REQUIREMENTS),
+            requires=(
+                *self.lines(patched, _NO_REQUIREMENTS),
+                *(self.requirements.exactly(*choices[base].companion.release) for base in bases),
+            ),
             is_pure=pool.is_pure,
             projects=pool.projects if pool.is_base and len(wheels) > 1 else (),
         )
@@ -170,7 +175,7 @@ def plan_machine(
         patches = plan_patches(named, request, packages=packages, patcher=patcher)
         plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
         pools = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1 or pool.has_published]
-        other = [pool for pool in pools if not is_published(plan.libs(pool), publications)]
+        other = [pool for pool in pools if not is_published(plan.libs(pool, {}), publications)]
         if other:  # of the same names, and not the same
             bundles = tuple(_not_joining(bundle, other) for bundle in bundles)
             if libs:
@@ -217,19 +222,16 @@ def _joinable(
     bundles: Sequence[Bundle], libs_wheels: Iterable[WheelName], publications: Publications, projects: Collection[str]
 ) -> list[WheelName]:
     """Those of *libs_wheels* that *bundles* may join, if libraries are called as those there but for a hash."""
-    new = {
-        (bundle.wheel.name.platform, common_name(library.file_name, projects))
-        for bundle in bundles
-        for library in bundle.libraries
-        if library.file_name not in bundle.published
+    there = {
+        common_name(path.rpartition("/")[2], projects) for name in libs_wheels for path in publications.read(name).files
     }
     platforms = {
-        name.platform
-        for name in libs_wheels
-        for path in publications.read(name).files
-        if (name.platform, common_name(path.rpartition("/")[2], projects)) in new
+        bundle.wheel.name.platform
+        for bundle in bundles
+        for library in bundle.libraries
+        if library.file_name not in bundle.published and common_name(library.file_name, projects) in there
     }
-    return [name for name in libs_wheels if name.platform in platforms]
+    return [name for name in libs_wheels if any(covers(name.platform, platform) for platform in platforms)]
 
 
 def _not_joining(bundle: Bundle, pools: Sequence[Pool]) -> Bundle:
@@ -280,7 +282,8 @@ def _promising(
             if is_driver(plain(name)) or (request.replace and by_stem(plain(name))) or common in there:
                 promising.add(wheel)
             digest = wheel.row(member).hash
-            owners.setdefault((wheel.name.platform, name, digest), []).append(wheel)
+            place = str(sorted(systems_of(wheel.name.platform))) if request.libs else wheel.name.platform
+            owners.setdefault((place, name, digest), []).append(wheel)
             builds.setdefault((wheel.name.platform, common), []).append(wheel)
             files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
     if request.share:
@@ -335,16 +338,22 @@ class SplitPlan:
     def _bundles(self) -> Iterator[tuple[MachinePlan, Bundle]]:
         return ((machine, bundle) for machine in self.machines for bundle in machine.bundles)
 
-    @cached_property
-    def _libs(self) -> Mapping[Pool, LibsContents]:
-        return {pool: machine.libs(pool) for machine in self.machines for pool in machine.patches.decisions.pools}
+    @property
+    def _pools(self) -> Iterator[tuple[MachinePlan, Pool]]:
+        return ((machine, pool) for machine in self.machines for pool in machine.patches.decisions.pools)
 
     @cached_property
     def _choices(self) -> Mapping[Pool, LibsChoice]:
         stated = {name: version for machine in self.machines for name, version in machine.request.libs_versions.items()}
-        return libs_choices(
-            self._libs, self.publications, stated=stated, needs_empty=lambda pools: any(self._empty_users(pools))
-        )
+        choices: dict[Pool, LibsChoice] = {}
+        for is_base in (True, False):  # that of a project may require a base
+            choices |= libs_choices(
+                {pool: machine.libs(pool, choices) for machine, pool in self._pools if pool.is_base == is_base},
+                self.publications,
+                stated=stated,
+                needs_empty=lambda pools: any(self._empty_users(pools)),
+            )
+        return choices
 
     @cached_property
     def companions(self) -> Mapping[Pool, Companion]:
@@ -352,8 +361,9 @@ class SplitPlan:
 
     def _empty_users(self, pools: Collection[Pool]) -> Iterator[str]:
         """The files that require the -libs wheels of *pools* and bring their libraries, or are built."""
-        projects = {self._libs[pool].name for pool in pools}
-        platforms = {contents.platform for contents in self._libs.values() if contents.name in projects}
+        owners = {pool.owner for pool in pools}
+        alike = [pool for _, pool in self._pools if pool.owner in owners]
+        platforms = {bundle.wheel.name.platform for pool in alike for bundle in pool.bundles}
         bundles = [bundle for pool in pools for bundle in pool.bundles]
         families = {_family(bundle) for bundle in bundles}
         for _, bundle in self._bundles:
@@ -375,7 +385,7 @@ class SplitPlan:
             alike = [pool for pool, companion in self.companions.items() if companion.requirement == requirement]
             new = [pool for pool in alike if not self._choices[pool].is_published]
             if new and (users := tuple(self._empty_users(alike))):
-                empty = self._libs[new[0]].empty(self.companions[new[0]].name.version)
+                empty = self._choices[new[0]].contents.empty(self.companions[new[0]].name.version)
                 empty_wheels.append((libs_wheel(empty, ()), users))
         return dict(empty_wheels)
 
@@ -405,7 +415,7 @@ class SplitPlan:
             with at(bundle.wheel.path.name):
                 lines = [*machine.lines(machine.patches.staying[bundle], bundle.wheel.metadata())]
             companions = [self.companions[pool] for pool in pools_of(bundle, machine.patches.decisions.pools)]
-            lines += [machine.requirements.exactly(each.project, each.name.version) for each in companions]
+            lines += [machine.requirements.exactly(*companion.release) for companion in companions]
             lines += self.publications.libs_lines(bundle.wheel.name)
             own[bundle] = tuple(dict.fromkeys(lines))
         return agreed_requirements(own)
@@ -438,17 +448,18 @@ class SplitPlan:
             pool: libs_wheel(
                 self.companions[pool], machine.patches.moving[pool], stubs=machine.patches.second_stubs(pool)
             )
-            for machine in self.machines
-            for pool in machine.patches.decisions.pools
+            for machine, pool in self._pools
             if not self._choices[pool].is_published
         }
 
     @cached_property
     def unlicensed(self) -> Mapping[OutputWheel, tuple[str, ...]]:
-        machines = {pool: machine for machine in self.machines for pool in machine.patches.decisions.pools}
         return {
-            output: unnamed(machines[pool].names(pool), self._libs[pool].texts, projects=pool.projects)
-            for pool, output in self.libs_wheels.items()
+            self.libs_wheels[pool]: unnamed(
+                machine.names(pool), self._choices[pool].contents.texts, projects=pool.projects
+            )
+            for machine, pool in self._pools
+            if pool in self.libs_wheels
         }
 
     @property

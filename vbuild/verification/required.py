@@ -8,7 +8,6 @@
 https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import admits, applies, read_requirement
-from vbuild.elf.catalogue import PlatformPolicy, frameworks, platforms_in
+from vbuild.elf.catalogue import PlatformPolicy, covers, frameworks, platforms_in
 from vbuild.elf.code import Elf
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, WheelError
@@ -32,7 +31,6 @@ from vbuild.wheel.paths import installed_path
 # downloads the file of a project with the lowest rank into a folder, as `download_best` does
 Fetch = Callable[[str, Callable[[ListedFile], int | None], Path], Path | None]
 
-_MUSL = re.compile(r"musllinux_(\d+)_(\d+)_")
 # -libs wheels have no marker for Python
 _ANY_MINOR = 11
 
@@ -64,12 +62,12 @@ def required_wheels(wheel: Wheel, *, fetch: Fetch | None = None) -> Iterator[Req
             (name, path) for name, path in beside if admits(requirement, name.project, name.version) and _is_for(name)
         ]
         if fitting:
-            _, path = min(fitting, key=lambda pair: (not _covers(pair[0], platforms), pair[1].name))
+            _, path = min(fitting, key=lambda pair: (not covers(pair[0].platform, wheel.name.platform), pair[1].name))
             if required := _read(path, wheel.name, "beside it"):
                 yield required
         elif fetch and project.endswith(LIBS):
             with TemporaryDirectory() as folder:
-                best = fetch(project, _ranking(requirement, platforms), Path(folder))
+                best = fetch(project, _ranking(requirement, wheel.name.platform), Path(folder))
                 if best and (required := _read(best, wheel.name, "on the index")):
                     yield required
 
@@ -93,7 +91,7 @@ def _applies(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> b
         return False
 
 
-def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> Callable[[ListedFile], int | None]:
+def _ranking(requirement: Requirement, platform: str) -> Callable[[ListedFile], int | None]:
     def rank(listed: ListedFile) -> int | None:
         try:
             name = WheelName.parse(listed.file)
@@ -101,25 +99,9 @@ def _ranking(requirement: Requirement, platforms: Sequence[PlatformPolicy]) -> C
             return None
         if not admits(requirement, name.project, name.version) or not _is_for(name):
             return None
-        return int(not _covers(name, platforms))
+        return int(not covers(name.platform, platform))
 
     return rank
-
-
-def _covers(name: WheelName, platforms: Sequence[PlatformPolicy]) -> bool:
-    own = platforms_in(name.platform)
-    return all(any(_is_older(older, platform) for older in own) for platform in platforms)
-
-
-def _is_older(platform: PlatformPolicy, other: PlatformPolicy) -> bool:
-    if platform.machine != other.machine:
-        return False
-    if platform.glibc and other.glibc:
-        return platform.glibc <= other.glibc
-    musl = [_MUSL.match(tag) for tag in (platform.tag, other.tag)]
-    if musl[0] and musl[1]:
-        return [int(part) for part in musl[0].groups()] <= [int(part) for part in musl[1].groups()]
-    return platform.tag == other.tag
 
 
 def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
@@ -140,7 +122,7 @@ def _read(path: Path, by: WheelName, place: str) -> RequiredWheel | None:
         return None
     findings = []
     for platform in platforms:
-        if not any(_is_older(older, platform) for older in own):
+        if not covers(wheel.name.platform, platform.tag):
             tags = ", ".join(older.tag for older in own)
             message = (
                 f"requires {path.name}, {place}, which is for {tags} only: it does not install on all of "
