@@ -40,7 +40,6 @@ REFUSED = [
     (X, ("stamp", X, "--label", "null", *OUT)),
     (X, ("bench", X, OK, "--script", "script.py")),
     (X, ("doctor", X, "--gpu", "90")),
-    (X, ("verify", OK, "--baseline", X)),
     (f"dist/{X}", ("index", "dist")),
     (f"dist/{X}", ("check", "dist")),
     (f"dist/{X}", ("slim", "dist", "--gpu", "90", *OUT)),

@@ -195,11 +195,6 @@ class VerifyRequest:
         parse="vbuild.hardware.cpu:Cpu.parse",
         metavar="LEVEL",
     )
-    baseline: StrPath | None = option(
-        "Allow code that this plain wheel of the same build has, too: it is chosen at run time.",
-        default=None,
-        parse="wheel",
-    )
     allow: "str | Iterable[str | re.Pattern[str]]" = option(
         "Let these functions or files exceed the level. Repeatable.",
         default=(),
@@ -238,7 +233,6 @@ def verify(request: VerifyRequest) -> "Verdict":
         Path(request.wheel),
         cpu=value_of(request.cpu, level_named),
         is_question=request.cpu is not None,
-        baseline=path_of(request.baseline),
         allow=tuple(allow),
         fetch=fetch_of(fetch=request.fetch),
         environment=active_environment(),

@@ -91,7 +91,6 @@ class Trace(StrEnum):
 _MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _TIME = rb"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _MACRO_DATE, _MACRO_TIME = _MONTH + rb" [ 123]\d \d{4}", rb"\d\d:\d\d:\d\d"
-_ZONE = rb" (?:[A-Z]{3,4} )?"
 _ISO = rb"\d{4}-\d\d-\d\d(?:[T ]" + _TIME + rb")?"
 _TRACES: tuple[tuple[Trace, re.Pattern[bytes]], ...] = (
     (
