@@ -24,6 +24,9 @@ https://docs.python.org/3/c-api/extension-modules.html
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from msgspec import Struct
@@ -35,6 +38,7 @@ from vbuild.elf.records import (
     DF_STATIC_TLS,
     DF_TEXTREL,
     HIDDEN,
+    MAGIC,
     PATH_TAGS,
     STB_LOCAL,
     STB_WEAK,
@@ -56,6 +60,7 @@ from vbuild.elf.records import (
     tuples,
 )
 from vbuild.errors import BinaryError
+from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer, Packed
 from vbuild.hardware.cpu import X86_64_LEVELS
 
@@ -286,6 +291,15 @@ class Loading(BinaryLoading, frozen=True, kw_only=True):
                 own_place=(*place_functions, *place_files),
                 needs_mentioned=frozenset(opened & {*outline.needed}),
             )
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    with open_file(path) as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise BinaryError(f"{path.name}: not an ELF file")
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as view:
+            yield view
 
 
 def outline_facts(image: ElfImage, dynamic: Dynamic) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.config.requirements import read_requirement
 from vbuild.elf.catalogue import TOOLKIT, CatalogueEntry, hashed, plain
-from vbuild.elf.read import Loading
+from vbuild.elf.read import Loading, mapped
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.cache import Cache, Part
 from vbuild.files.hashing import sha256_of
@@ -42,7 +42,6 @@ from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile
 from vbuild.process.threads import OncePerKey, several_at_once
 from vbuild.splitting.comparison import compared
-from vbuild.verification.installed_wheel import mapped
 from vbuild.wheel.archive import Distant
 from vbuild.wheel.metadata import recorded_sha256
 from vbuild.wheel.name import WheelName

@@ -28,10 +28,10 @@ from vbuild.dispatch.isa import features_by_code, regions_of
 from vbuild.elf.code import Elf
 from vbuild.elf.iced import Decoder, Formatter, FormatterSyntax, is_installed
 from vbuild.elf.image import ElfImage
+from vbuild.elf.read import mapped
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError
 from vbuild.hardware.cpu import X86_64_EXTRAS, X86_64_FEATURES, X86_64_LEVELS, Cpu
-from vbuild.verification.installed_wheel import mapped
 
 _SECONDS = 60.0
 _LONGEST = 15  # bytes of an instruction

@@ -25,14 +25,13 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from vbuild.elf.read import Loading
+from vbuild.elf.read import Loading, mapped
 from vbuild.elf.records import MAGIC
 from vbuild.errors import BinaryError, RepackageError, WheelError
 from vbuild.files.reading import open_file, read_file, read_text
@@ -308,12 +307,3 @@ def _reason(number: int) -> str:
     if number == errno.ENOSPC:
         return "no more watches; expected a larger /proc/sys/fs/inotify/max_user_watches"
     return os.strerror(number)
-
-
-@contextmanager
-def mapped(path: Path) -> Iterator[memoryview]:
-    with open_file(path) as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise BinaryError(f"{path.name}: not an ELF file")
-        with mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as view:
-            yield view

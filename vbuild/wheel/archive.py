@@ -13,7 +13,7 @@ import logging
 import mmap
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
@@ -53,8 +53,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 Chunk = TypeVar("Chunk", bound=Buffer)
 _Key = tuple[Path, str]
-_Stated = tuple[object, ...]
-_Packed = tuple[ZipReader, Member]
+# packed members by what is stated of them
+_Known = dict[tuple[object, ...], tuple[ZipReader, Member]]
 
 _LOG = logging.getLogger("vbuild")
 # bytes read whole, except of RECORD
@@ -327,7 +327,7 @@ class Wheel(Members):
         path = f"{self.dist_info}/{VARIANT_JSON}"
         return self.read(path) if self.find(path) else None
 
-    def check(self, *, stop: Event | None = None, known: dict[_Stated, _Packed] | None = None) -> None:
+    def check(self, *, stop: Event | None = None, known: _Known | None = None) -> None:
         """`WheelError` naming a member that does not match CRC-32 or RECORD; reads on all cores until *stop* is set.
 
         *known* gets all members; what has the packed bytes of one there is as sound as that, and not inflated again.
@@ -342,9 +342,9 @@ class Wheel(Members):
         if known is not None:
             known.update((self._stated(member), (self.source, member)) for member in self.members)
 
-    def _read_all(self, members: Iterable[Member], *, stop: Event, known: Mapping[_Stated, _Packed]) -> None:
+    def _read_all(self, members: Iterable[Member], *, stop: Event, known: _Known) -> None:
         for member in members:
-            if same := known.get(self._stated(member)):
+            if known and (same := known.get(self._stated(member))):
                 source, other = same
                 if all(map(eq, self.source.raw(member), source.raw(other))):
                     continue
@@ -352,7 +352,7 @@ class Wheel(Members):
                 if stop.is_set():
                     return
 
-    def _stated(self, member: Member) -> _Stated:
+    def _stated(self, member: Member) -> tuple[object, ...]:
         """What the archive and RECORD say of the contents of *member*, and whether these may be zstd."""
         header, row = member.header, self._row(member)
         sizes = member.size, member.compressed_size
@@ -461,7 +461,7 @@ def checked_meanwhile(wheels: Sequence[Wheel]) -> Iterator[None]:
     """Check *wheels* in a thread while the block goes on; `WheelError` after it."""
     stop = Event()
     with ThreadPoolExecutor(1) as executor:
-        known: dict[_Stated, _Packed] = {}
+        known: _Known | None = {} if len(wheels) > 1 else None
         checking = [executor.submit(wheel.check, stop=stop, known=known) for wheel in wheels]
         try:
             yield

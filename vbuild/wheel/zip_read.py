@@ -96,9 +96,8 @@ class CentralHeader(Packed, frozen=True):
         """Read the local header *data*, with zeros for what only the directory has; `WheelError` if it is none."""
         if len(data) != LOCAL_SIZE or not data.startswith(_LOCAL_SIGNATURE):
             raise WheelError(f"no local header where one should be: it starts with {data[:4]!r}")
-        central = bytearray(CENTRAL.to_bytes(4, "little").ljust(cls.layout.size, b"\0"))
-        central[_IN_BOTH] = data[len(_LOCAL_SIGNATURE) :]
-        return cls.parse(central)
+        # the version that made it stands in front, a comment and what else the directory says behind
+        return cls.parse(CENTRAL.to_bytes(6, "little") + data[4:] + bytes(cls.layout.size - _IN_BOTH.stop))
 
     def pack_local(self) -> bytes:
         return _LOCAL_SIGNATURE + self.pack()[_IN_BOTH]
@@ -385,9 +384,8 @@ class ZipReader:
             # one read for all that most local headers are: no extra field
             head = self._read_at(member.header_offset, LOCAL_SIZE + len(expected))
             start = member.header_offset + len(head)
-            if head != _LOCAL_SIGNATURE + member.packed[_IN_BOTH] + expected or member.packed[_EXTRA_LENGTH] != bytes(
-                2
-            ):
+            is_repeated = head == _LOCAL_SIGNATURE + member.packed[_IN_BOTH] + expected
+            if not is_repeated or any(member.packed[_EXTRA_LENGTH]):
                 start = self._compared(member, head)
             if start + member.compressed_size > self._directory_offset:
                 raise WheelError("truncated: its data run into the central directory")
@@ -505,7 +503,7 @@ class ZipReader:
         with at(member.path):
             method = member.header.method
             most = _FRAME_HEAD if method == ZipMethod.ZSTD else _HEAD + size
-            raw = self._read_at(self.data_offset(member), min(member.compressed_size, most))
+            raw = self.packed(member, 0, most)
         if method == ZipMethod.STORED:
             return raw[:size]
         if method == ZipMethod.ZSTD:

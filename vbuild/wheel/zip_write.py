@@ -131,9 +131,11 @@ def _headers(member: Member) -> tuple[bytes, bytes]:
     local_extra = zip64_extra(sizes if is_large else ())
     extra = zip64_extra(tuple(value for value in (*sizes, member.header_offset) if value >= FULL32))
     options = header.flags & (ZipFlag.OPTION_1 | ZipFlag.OPTION_2)
+    # the version that the compression needs
+    least = 0 if header.method in _PLAIN else header.version_needed & 0xFF
     local = central = replace(
         header,
-        version_needed=_version(header, is_wide=is_large or bool(extra)),
+        version_needed=max(least, _ZIP64_VERSION if is_large or extra else _VERSION),
         flags=options if member.path.isascii() else options | ZipFlag.UTF8,
         compressed_size=min(member.compressed_size, FULL32),
         size=min(member.size, FULL32),
@@ -145,14 +147,8 @@ def _headers(member: Member) -> tuple[bytes, bytes]:
     if is_large:
         local = replace(central, compressed_size=FULL32, size=FULL32, extra_length=len(local_extra))
     elif extra:
-        local = replace(central, version_needed=_version(header, is_wide=False), extra_length=0)
+        local = replace(central, version_needed=max(least, _VERSION), extra_length=0)
     return local.pack_local() + name + local_extra, central.pack() + name + extra
-
-
-def _version(header: CentralHeader, *, is_wide: bool) -> int:
-    """The version of the format that the header and the compression need."""
-    version = _ZIP64_VERSION if is_wide else _VERSION
-    return version if header.method in _PLAIN else max(header.version_needed & 0xFF, version)
 
 
 def _longest(size: int) -> int:
