@@ -110,7 +110,7 @@ def make_environment(
     installer's reason, if it cannot be made.
     """
     plain = _plainly_named(wheel, WheelName.parse(wheel.name), folder)
-    client, root = _Client(installer, sources), folder / "environment"
+    client, root = _Client(installer, sources, folder), folder / "environment"
     client.run(isolated("-m", "venv", str(root)) if installer is Installer.PIP else venv_command(python, root))
     (packages,) = root.glob("lib/*/site-packages")
     environment = WheelEnvironment(root, packages, root / "bin" / "python")
@@ -148,6 +148,7 @@ def variables() -> dict[str, str]:
 class _Client(Struct, frozen=True):
     installer: Installer
     sources: WheelSources
+    folder: Path
 
     def install(self, python: Path, *packages: str) -> None:
         places = (*self.sources.indexes.find_links, *(link.absolute().as_uri() for link in self.sources.links))
@@ -163,7 +164,7 @@ class _Client(Struct, frozen=True):
     def run(self, command: Sequence[str]) -> None:
         ran = subprocess.run(
             command,
-            env={**_installer_variables(self.sources.indexes), **self.sources.indexes.environment()},
+            env=_installer_variables(self.sources.indexes) | {"TMPDIR": str(self.folder)},  # killed pip leaves files
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -192,7 +193,7 @@ class _Client(Struct, frozen=True):
 
 
 def _installer_variables(indexes: Indexes) -> dict[str, str]:
-    """What an installer may see of our variables, and *indexes* as pip reads them."""
+    """What an installer may see of our variables, and *indexes*."""
     pip = {
         "PIP_INDEX_URL": indexes.index_url,
         "PIP_EXTRA_INDEX_URL": " ".join(indexes.extra_index_urls),
@@ -204,7 +205,8 @@ def _installer_variables(indexes: Indexes) -> dict[str, str]:
         "PIP_DEFAULT_TIMEOUT": str(round(indexes.timeout)),
         "COLUMNS": "1000",  # otherwise pip breaks messages at the terminal's width
     }
-    return undisturbed(for_installers(os.environ)) | {name: text for name, text in pip.items() if text}
+    own = {name: text for name, text in pip.items() if text}
+    return undisturbed(for_installers(os.environ)) | own | indexes.environment()
 
 
 def _reason(output: str) -> str:
