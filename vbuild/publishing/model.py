@@ -24,7 +24,6 @@ from msgspec import Struct
 
 from vbuild.elf.surgery.relink import Relink
 from vbuild.errors import RepackageError
-from vbuild.files.hashing import Digests
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.sbom.keeping import LARGEST, is_bill, renamed_bill
 from vbuild.wheel.archive import SharedWheels
@@ -95,10 +94,8 @@ class LayoutOutput(Protocol):
     def files(self) -> tuple[PurePosixPath, ...]:
         """The outputs written before it whose hashes it contains."""
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:
-        """Write it into the layout's *folder*; *digests* may know hashes of *files*, *wheels* members that others
-        read.
-        """
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
+        """Write it into the layout's *folder*; *wheels* may know hashes of *files*, and members that others read."""
 
 
 Output = LinkedFile | Text | NewWheel | SimpleIndex | LayoutOutput

@@ -20,7 +20,6 @@ from vbuild.elf.surgery.relink import relinked
 from vbuild.errors import RepackageError, at
 from vbuild.files.atomic import linked, settle, settle_names, staging, turn
 from vbuild.files.edited import EditedFile
-from vbuild.files.hashing import Digests
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.publishing.model import (
@@ -73,14 +72,13 @@ def written(
     plan: PublishPlan,
     folder: Path,
     *,
-    digests: Digests | None = None,
     wheels: SharedWheels | None = None,
     stop: Event | None = None,
 ) -> tuple[WrittenFile, ...]:
     """Carry out *plan* in *folder*, which is new and on the file system of the results; returns its files, by path.
 
-    Plans that share *digests* hash common files once, and those that share *wheels* inflate members once. `VbuildError`
-    if an output cannot be made, or *stop* is set; the caller then removes *folder*.
+    Plans that share *wheels* hash common files and inflate members once. `VbuildError` if an output cannot be made, or
+    *stop* is set; the caller then removes *folder*.
     """
     folder.mkdir(parents=True)
     seen: set[tuple[int, int]] = set()
@@ -88,15 +86,14 @@ def written(
     indexed = {file for output in plan.outputs if not isinstance(output, whole) for file in output.files}
     with ExitStack() as stack:
         press = stack.enter_context(Deflater(remembers=True))
-        hashing = digests or stack.enter_context(Digests())
         shared = wheels or stack.enter_context(SharedWheels(keeps=False))
         for output in plan.outputs:
             if stop and stop.is_set():
                 raise RepackageError("interrupted")
             with at(output.target):
-                _make(output, folder, press, hashing, shared)
+                _make(output, folder, press, shared)
             if output.target in indexed:
-                hashing.begin(folder / output.target)
+                shared.digests.begin(folder / output.target)
             if isinstance(output, LinkedFile):
                 seen.add(_file(output.source))
     (folder / README).write_text(readme(plan), encoding="utf-8")
@@ -115,7 +112,7 @@ def _file(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _make(output: Output, folder: Path, press: Deflater, digests: Digests, shared: SharedWheels) -> None:
+def _make(output: Output, folder: Path, press: Deflater, shared: SharedWheels) -> None:
     target = folder / output.target
     target.parent.mkdir(parents=True, exist_ok=True)
     match output:
@@ -126,9 +123,9 @@ def _make(output: Output, folder: Path, press: Deflater, digests: Digests, share
         case NewWheel():
             _write_wheel(output, target.parent, press, shared)
         case SimpleIndex(files=files):
-            fill_index([folder / file for file in files], target, digests=digests)
+            fill_index([folder / file for file in files], target, digests=shared.digests)
         case _:
-            output.write(folder, digests=digests, wheels=shared)
+            output.write(folder, wheels=shared)
 
 
 def _write_wheel(output: NewWheel, folder: Path, press: Deflater, shared: SharedWheels) -> None:
@@ -239,7 +236,7 @@ def _laid(
     plans: Sequence[PublishPlan], folder: Path, *, wheels: SharedWheels, checked: Iterable[Path]
 ) -> tuple[PublishedLayout, ...]:
     """Carry out *plans*, several at once; at the end *checked* wheels that nobody has read are compared with RECORD."""
-    with staging(folder) as stage, turn(folder), Digests() as digests:
+    with staging(folder) as stage, turn(folder):
         for target in (folder / plan.layout for plan in plans):
             if not _is_free(target):  # any more: another run had its turn before
                 raise _taken(target)
@@ -248,13 +245,15 @@ def _laid(
 
         def lay(plan: PublishPlan) -> PublishedLayout:
             with at(plan.layout):
-                files = written(plan, stage / plan.layout, digests=digests, wheels=wheels, stop=stop)
+                files = written(plan, stage / plan.layout, wheels=wheels, stop=stop)
             return PublishedLayout(plan, folder / plan.layout, files)
 
         layouts = in_threads(lay, plans, size=lambda _plan: 1, threads=available_cores(), stop=stop)
         wheels.check(checked)
+        settle(*(stage / plan.layout for plan in plans))
         for layout in layouts:
             _replace(stage / layout.plan.layout, folder / layout.plan.layout)
+        settle_names(folder)
     return tuple(layouts)
 
 
@@ -272,11 +271,9 @@ def _is_free(path: Path) -> bool:
 
 def _replace(staged: Path, target: Path) -> None:
     try:
-        settle(staged)
         if target.exists():
             target.rmdir()
         staged.rename(target)
-        settle_names(target.parent)
     except OSError as error:
         if _is_free(target):
             raise

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from vbuild.config.requirements import admits, read_requirement
 from vbuild.errors import RepackageError, WheelError, at
+from vbuild.files.hashing import sha256_of
 from vbuild.variants.document import Document
 from vbuild.variants.model import Property, Variant
 from vbuild.wheel.archive import SharedWheels, Wheel, open_wheel, wheels_at
@@ -86,6 +87,10 @@ class OfferedWheel(Struct, frozen=True):
     @property
     def size(self) -> int:
         return self.path.stat().st_size
+
+    @property
+    def sha256(self) -> str:
+        return self.shared.digests.of(self.path) if self.shared else sha256_of(self.path)
 
 
 class OfferedRelease(Struct, frozen=True):

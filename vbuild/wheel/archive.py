@@ -15,7 +15,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property, partial
 from operator import eq
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import BinaryIO, Self, TypeVar, cast
 from msgspec import Struct
 
 from vbuild.errors import WheelError, at
+from vbuild.files.hashing import Digests
 from vbuild.files.reading import open_file
 from vbuild.files.records import Buffer
 from vbuild.files.wording import counted
@@ -608,10 +609,15 @@ class _Open(Struct, eq=False):
 
 
 class SharedWheels:
-    """The wheels of one run; it *keeps* contents of members in *folder* if several readers are expected."""
+    """The wheels of one run; it *keeps* contents of members in *folder* if several readers are expected.
+
+    *digests* has the SHA-256 of files.
+    """
 
     def __init__(self, folder: Path | None = None, *, keeps: bool) -> None:
-        self._kept = KeptMembers(folder) if keeps else None
+        self._stack = ExitStack()
+        self.digests = self._stack.enter_context(Digests())
+        self._kept = self._stack.enter_context(closing(KeptMembers(folder))) if keeps else None
         self._open: dict[Path, _Open] = {}
         self._sound: dict[Path, set[str]] = {}
         # wheels that nobody reads, with the number of their members, and the sum of these
@@ -627,8 +633,7 @@ class SharedWheels:
     ) -> None:
         for opened in self._open.values():
             opened.stack.close()
-        if self._kept:
-            self._kept.close()
+        self._stack.close()
 
     @contextmanager
     def open(self, path: Path) -> Iterator[Wheel]:

@@ -33,7 +33,6 @@ from msgspec import Struct
 from vbuild.errors import RepackageError, at
 from vbuild.files import zstd
 from vbuild.files.edited import EditedFile
-from vbuild.files.hashing import Digests
 from vbuild.files.reading import BoundedInfo, json_object
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import X86_64_LEVELS, available_cores
@@ -231,7 +230,7 @@ class CondaPackage(Struct, frozen=True):
     def files(self) -> tuple[PurePosixPath, ...]:
         return ()
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
         with ExitStack() as stack:
             write_stored(folder / self.target, self._members(folder, wheels, stack))
 
@@ -278,9 +277,10 @@ class CondaIndex(Struct, frozen=True):
     target: PurePosixPath
     files: tuple[PurePosixPath, ...]
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
         """Write the index of the packages on the disk, without MD5: clients that know SHA-256 ask for none."""
-        packages = {path.name: listed(folder / path, sha256=digests.of(folder / path)) for path in sorted(self.files)}
+        paths = (folder / file for file in sorted(self.files))
+        packages = {path.name: listed(path, sha256=wheels.digests.of(path)) for path in paths}
         target = folder / self.target
         data = repodata(target.parent.name, packages)
         target.write_bytes(data)

@@ -50,7 +50,7 @@ from msgspec.structs import replace
 from vbuild.config.table import Table
 from vbuild.errors import HardwareError, RecipeError, RepackageError, at
 from vbuild.files import zstd
-from vbuild.files.hashing import Digests, sha256_of
+from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import json_object, open_file, read_file
 from vbuild.files.records import Buffer
 from vbuild.hardware.cpu import Cpu, available_cores
@@ -522,7 +522,7 @@ class Images(Struct, frozen=True):
     def files(self) -> tuple[PurePosixPath, ...]:
         return ()
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all are
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
         layout = (folder / self.target).parent
         blobs = layout / "blobs" / "sha256"
         blobs.mkdir(parents=True, exist_ok=True)

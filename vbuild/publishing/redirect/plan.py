@@ -37,7 +37,7 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import Version
 
 from vbuild.errors import RepackageError, VbuildError, WheelError, at
-from vbuild.files.hashing import Digests, sha256_of
+from vbuild.files.hashing import sha256_of
 from vbuild.files.reading import read_text
 from vbuild.publishing.lint.index import layout_problem
 from vbuild.publishing.lint.metadata import metadata_view
@@ -332,8 +332,8 @@ class MergedSdist(Struct, frozen=True):
     files: tuple[PurePosixPath, ...]
     source: RedirectSource
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
-        offered = tuple(OfferedWheel.of(folder / file) for file in self.files)
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
+        offered = tuple(replace(OfferedWheel.of(folder / file), shared=wheels) for file in self.files)
         offer = replace(self.source.offer, wheels=offered)
         (folder / self.target).write_bytes(packed(replace(self.source, offer=offer)))
 
@@ -351,9 +351,9 @@ class RedirectPins(Struct, frozen=True):
     def files(self) -> tuple[PurePosixPath, ...]:
         return tuple(file for _, files in self.pinned for file in files)
 
-    def write(self, folder: Path, *, digests: Digests, wheels: SharedWheels) -> None:  # noqa: ARG002 - as all have it
+    def write(self, folder: Path, *, wheels: SharedWheels) -> None:
         lines = (
-            " ".join((wanted, *(f"--hash=sha256:{digests.of(folder / file)}" for file in files)))
+            " ".join((wanted, *(f"--hash=sha256:{wheels.digests.of(folder / file)}" for file in files)))
             for wanted, files in self.pinned
         )
         (folder / PINS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -33,7 +33,6 @@ from packaging.version import Version
 from vbuild.config.requirements import read_requirement
 from vbuild.errors import RepackageError
 from vbuild.files.atomic import OLDEST, source_date_epoch
-from vbuild.files.hashing import sha256_of
 from vbuild.hardware.cpu import AARCH64_VERSIONS, X86_64_LEVELS
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel
 from vbuild.recipe.matrix import local_label
@@ -350,7 +349,7 @@ def row_of(wheel: OfferedWheel, *, has_value: bool = False) -> dict[str, Any]:
     row: dict[str, Any] = {
         "file": wheel.path.name,
         "size": wheel.size,
-        "sha256": sha256_of(wheel.path),
+        "sha256": wheel.sha256,
         "tags": list(tags_of(wheel)),
         "python": admitted(wheel.metadata.requires_python),
     }
