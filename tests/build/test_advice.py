@@ -165,10 +165,6 @@ def test_missing_headers_of_python_come_before_what_their_sources_lack() -> None
     assert said == "The headers of Python are missing; install them: apt-get install python3-dev"
 
 
-def test_other_errors_say_nothing_of_numpy() -> None:
-    assert advice("a.c:3:1: error: 'NPY_ARRAY_OWNDATA' undeclared\nnote: NPY_OWNDATA", "") is None
-
-
 @pytest.mark.nightly
 @needs("gcc")
 @pytest.mark.parametrize(

@@ -97,17 +97,6 @@ def test_files_that_are_for_some_gpus_on_purpose_agree() -> None:
     assert [shortfall.what for shortfall in judged(mixed, "sm_80").shortfalls] == ["b.cu"]
 
 
-def test_what_build_systems_try_out_is_not_the_projects() -> None:
-    trials = [
-        command("out/CMakeFiles/CMakeScratch/TryCompile-x/src.cu", "sm_80"),
-        command("/usr/share/cmake/Modules/CMakeCUDACompilerABI.cu", "sm_80"),
-        command("build/meson-private/tmp1/testfile.cu", "sm_80"),
-    ]
-    found = judged([*trials, command("a.cu", "sm_80")], "sm_80")
-    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
-    assert judged(trials, "sm_80").shortfalls[0].advice == BYPASSED
-
-
 def test_older_code_counts_where_it_leaves_a_gpu_out() -> None:
     own = [command("a.cu", "sm_80,sm_90")]
     found = judged(own, "sm_80,sm_90", "sm_70,sm_80", "sm_75", request="80,90")
@@ -165,14 +154,6 @@ def test_sources_that_a_wheel_brings_are_named_where_no_library_has_gpu_code(tmp
     made = wheel(tmp_path, "demo-1.0-cp311-cp311-linux_x86_64.whl", {"demo/a.cu": b""})
     with pytest.raises(BuildError, match=r"or it compiles its CUDA sources when they are used: demo/a\.cu"):
         agreement([], {}, GpuList.parse("80")).check(made)
-
-
-def test_code_for_a_family_is_found_under_the_name_that_nvcc_gives_it() -> None:
-    family = Command(
-        ("a.cu",), NvccOutput.OBJECT, (), "intersect", is_ruled=False, theirs=("sm_103",), ours=("sm_103",)
-    )
-    found = judged([family], "sm_103f", request="90,103")
-    assert [shortfall.what for shortfall in found.shortfalls] == ["a.cu"]
 
 
 def test_paths_are_those_of_the_log() -> None:

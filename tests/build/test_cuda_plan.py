@@ -39,43 +39,11 @@ def made(
     )
 
 
-def test_every_knob_has_the_request_in_its_own_words() -> None:
-    assert dict(made().environment) == {
-        "CUDA_HOME": "/opt/cuda",
-        "CUDA_PATH": "/opt/cuda",
-        "CUDACXX": "nvcc",
-        "CUDAARCHS": "75-real;90a-real;120-real;120-virtual",
-        "TORCH_CUDA_ARCH_LIST": "7.5;9.0a;12.0+PTX",
-        "CUPY_NVCC_GENERATE_CODE": (
-            "arch=compute_75,code=sm_75;arch=compute_90a,code=sm_90a;"
-            "arch=compute_120,code=sm_120;arch=compute_120,code=compute_120"
-        ),
-        "CMAKE_ARGS": "-DCMAKE_CUDA_ARCHITECTURES=75-real;90a-real;120-real;120-virtual",
-    }
-
-
-def test_scikit_build_core_has_a_setting_for_it() -> None:
-    found = made(backend=BuildBackend.SCIKIT_BUILD_CORE)
-    assert found.config_settings == (
-        ("cmake.define.CMAKE_CUDA_ARCHITECTURES", "75-real;90a-real;120-real;120-virtual"),
-    )
-    assert "CMAKE_ARGS" not in dict(found.environment)
-
-
 @pytest.mark.parametrize("backend", [BuildBackend.MESON_PYTHON, BuildBackend.MATURIN])
 def test_others_are_told_by_the_wrapper_alone(backend: BuildBackend) -> None:
     found = made(backend=backend)
     assert found.config_settings == ()
     assert not {"CUFLAGS", "CUDAFLAGS", "NVCC_APPEND_FLAGS", "CMAKE_ARGS"} & dict(found.environment).keys()
-
-
-def test_what_the_environment_says_is_added_to_and_not_lost() -> None:
-    given = {"CUDAARCHS": "80", "TORCH_CUDA_ARCH_LIST": "8.0", "CUPY_NVCC_GENERATE_CODE": "current"}
-    tools = {"CMAKE_ARGS": "-DUSE_CUDA=ON", "NVCC": "/usr/bin/nvcc", "PYTORCH_NVCC": "ccache nvcc"}
-    found = dict(made(environment=given | tools).environment)
-    assert not given.keys() & found.keys()
-    assert found["CMAKE_ARGS"] == ("-DUSE_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=75-real;90a-real;120-real;120-virtual")
-    assert (found["NVCC"], found["PYTORCH_NVCC"]) == ("nvcc", "nvcc")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Recipes that vbuild writes: what a survey of a project finds, the text of it, and what a build would meet."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ from tests.factories.projects import tree
 from tests.factories.sources import PROJECT as PROJECT_FILES
 from tests.factories.sources import index, sdist, sha256
 from vbuild.build.init import AskedAxes, init, project_recipe, prospect
-from vbuild.build.survey import asking_cibuildwheel, drafted, surveyed
-from vbuild.config.table import toml
+from vbuild.build.survey import drafted, surveyed
 from vbuild.errors import RecipeError
 from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
@@ -75,61 +73,15 @@ def test_a_draft_is_the_recipe_that_its_text_is(tmp_path: Path) -> None:
     assert "# command = \"python -c 'import demo'\"" in draft.text()  # it brings torch
 
 
-def test_libraries_that_scripts_link_are_in_the_survey(tmp_path: Path) -> None:
-    scripts = {
-        "CMakeLists.txt": "project(demo LANGUAGES CUDA)\ntarget_link_libraries(demo CUDA::cusparse CUDA::cudart)\n",
-        "setup.py": """
-CUDAExtension("demo", ["k.cu"], libraries=["cufft", "cudart"], extra_link_args=["-lcurand"])
-""",
-        "k.cu": "",
-    }
-    assert surveyed(tree(tmp_path, scripts), "demo").libraries == ("cufft", "curand", "cusparse")
-
-
-@pytest.mark.parametrize(
-    ("files", "only_calls"),
-    [
-        ({}, True),
-        ({"k.cu": ""}, False),
-        ({"CMakeLists.txt": "set_source_files_properties(k.cpp LANGUAGE CUDA)"}, False),
-    ],
-)
-def test_a_script_that_knows_kernels_makes_none_where_there_are_none(
-    tmp_path: Path, files: dict[str, str], *, only_calls: bool
-) -> None:
-    setup = "class CUDAExtension(build_ext):\n    suffix = '.cu'\n"
-    found = surveyed(tree(tmp_path, {"setup.py": setup, "x.c": "#include <cuda.h>\n", **files}), "demo")
-    assert found.only_calls_cuda is only_calls
-
-
 def test_headers_of_numpy_ask_for_numpy(tmp_path: Path) -> None:
     survey = surveyed(tree(tmp_path, {"setup.py": "", "k.c": "#include <numpy/arrayobject.h>\n"}), "demo")
     assert survey.imported == ("numpy",)
-
-
-def test_a_library_that_cuda_12_has_in_its_runtime_is_asked_of_cuda_13_alone(tmp_path: Path) -> None:
-    survey = surveyed(
-        tree(tmp_path, {"setup.py": 'command = ["nvcc", "-lculibos", "-enable-tile"]', "k.cu": ""}), "demo"
-    )
-    matrix = {"cuda": [{"toolkit": "12.9"}, {"toolkit": "13.0"}, {"toolkit": "13.5"}]}
-    entries = drafted(survey, matrix).values()["matrix"]["cuda"]
-    assert [entry.get("libraries") for entry in entries] == [None, ["culibos"], ["culibos", "tileiras"]]
 
 
 def test_a_build_without_gpus_is_told_nothing_of_cuda(tmp_path: Path) -> None:
     draft = drafted(surveyed(tree(tmp_path, CUDA), "demo"), {"cpu": ["x86-64-v3"]})
     assert draft.values() == {"matrix": {"cpu": ["x86-64-v3"]}, "build": {"env": {"DEMO_FORCE_BUILD": "TRUE"}}}
     assert "# cuda = [" in draft.text()
-
-
-@pytest.mark.parametrize("said", [">=3.8\n[build]\nbefore-build = ['id']", '"""', "\x1b[2J", ">=3.8 # \\"])
-def test_what_a_project_says_is_no_key_of_its_recipe(tmp_path: Path, said: str) -> None:
-    recipes: list[object] = []
-    for text in (">=3.8", said):
-        project = f"[project]\nname = 'demo'\nversion = '1'\nrequires-python = {toml(text)}\n"
-        tree(tmp_path, {"pyproject.toml": project, "demo/__init__.py": "", "k.c": ""})
-        recipes.append(tomllib.loads(init(tmp_path, AskedAxes(), file=tmp_path / f"{len(recipes)}.toml").text))
-    assert recipes[0] == recipes[1]
 
 
 def test_a_folder_whose_name_is_a_command_is_no_module(tmp_path: Path) -> None:
@@ -232,26 +184,6 @@ def test_a_project_is_not_guessed_by_the_name_of_a_module(tmp_path: Path) -> Non
     assert found.notes == ("it imports or includes pyyaml and does not require it: installed for the build",)
 
 
-def test_what_setup_py_imports_and_does_not_require_is_required(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {
-            "setup.py": "import os, numpy, mine, own\nfrom torch.utils import x\nfrom setuptools import setup\n"
-            "try:\n    import sphinx\nexcept ImportError:\n    pass\ndef one():\n    import tensorflow\n",
-            "mine.py": "",
-            "src/own/__init__.py": "",
-            "pyproject.toml": '[build-system]\nrequires = ["numpy>=2"]\n[project]\nname = "demo"\n',
-            "k.c": "",
-        },
-    )
-    assert surveyed(tmp_path, "demo").imported == ("torch",)
-    assert project_recipe(tmp_path, V3).recipe.build.requires == ("torch",)
-    guarded = (
-        "try:\n    from torch.utils.cpp_extension import CUDAExtension\nexcept ImportError:\n    exit('no torch')\n"
-    )
-    assert surveyed(tree(tmp_path, {"setup.py": guarded}), "demo").imported == ("torch",)
-
-
 def test_cuda_of_a_project_without_any_is_refused_before_a_toolkit_is_fetched(tmp_path: Path) -> None:
     project = tree(tmp_path, {"setup.py": "", "k.c": "", "pyproject.toml": "[project]\nname = 'demo'\n"})
     for axes in (GPUS, AskedAxes(toolkits=(Dotted(13, 0),))):
@@ -259,16 +191,3 @@ def test_cuda_of_a_project_without_any_is_refused_before_a_toolkit_is_fetched(tm
             project_recipe(project, axes)
     (project / "k.c").write_text("#include <cuda_runtime.h>\n", encoding="utf-8")
     assert project_recipe(project, AskedAxes(toolkits=(Dotted(13, 0),))).recipe.targets[0].cuda
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "asking"),
-    [
-        ("setup.py", 'native = os.environ.get("CIBUILDWHEEL", "0") != "1"', "setup.py"),
-        ("src/CMakeLists.txt", "if(NOT DEFINED ENV{CIBUILDWHEEL})", "src/CMakeLists.txt"),
-        ("pyproject.toml", "[tool.cibuildwheel]\nbuild = 'cp*'", ""),
-        ("setup.py", "# CIBUILDWHEEL is set by it", ""),
-    ],
-)
-def test_a_script_that_asks_for_cibuildwheel_is_named(tmp_path: Path, file: str, text: str, asking: str) -> None:
-    assert asking_cibuildwheel(tree(tmp_path, {file: text})) == asking

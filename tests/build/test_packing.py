@@ -2,7 +2,6 @@
 
 import os
 import socket
-import stat
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,6 @@ import pytest
 from tests.factories.projects import setuptools_project, tree
 from vbuild.build.source import TREE_SUFFIX, pack_tree, unpack_tree, unpacked
 from vbuild.errors import BuildError
-
-
-def everything(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Mode, time in microseconds, and content or target of all that is in *folder*."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        state = path.lstat()
-        content = b"" if stat.S_ISDIR(state.st_mode) else path.read_bytes() if path.is_file() else b"none"
-        found[str(path.relative_to(folder))] = (state.st_mode, state.st_mtime_ns // 10**5, content)
-        if path.is_symlink():
-            found[str(path.relative_to(folder))] = (state.st_mode, 0, os.fsencode(path.readlink()))
-    return found
 
 
 def project(folder: Path) -> Path:
@@ -39,14 +26,6 @@ def project(folder: Path) -> Path:
     (folder / "empty").mkdir(mode=0o500)
     os.utime(folder / "module.c", ns=(10**18 + 123456000, 10**18 + 123456000))
     return folder
-
-
-def test_a_tree_is_the_same_again(tmp_path: Path) -> None:
-    before = project(tmp_path / "demo-1.0")
-    pack_tree(before, tmp_path / f"source{TREE_SUFFIX}")
-    after = unpack_tree(tmp_path / f"source{TREE_SUFFIX}", tmp_path / "out")
-    assert after == tmp_path / "out/demo-1.0"
-    assert everything(after) == everything(before)
 
 
 def test_the_same_tree_is_the_same_file(tmp_path: Path) -> None:

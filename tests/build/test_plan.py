@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tests.factories.plans import GCC, PYTHON, RPATH, plan
+from tests.factories.plans import GCC, PYTHON, plan
 from vbuild.build.plan import BuildBackend, flag_plan, level_rules
 from vbuild.errors import BuildError
 from vbuild.hardware.cpu import Cpu
-from vbuild.recipe.compiling import FlagRules
 from vbuild.toolchain.compilers import CompilerFamily, Rust, zig_cpu
 
 V3 = "-march=x86-64-v3 -mtune=generic"
@@ -33,21 +32,6 @@ def test_backends_are_known_by_the_module_they_name(build_backend: str, backend:
     assert BuildBackend.named(build_backend) is backend
 
 
-@pytest.mark.parametrize("backend", [BuildBackend.SETUPTOOLS, BuildBackend.OTHER])
-def test_setuptools_keeps_the_interpreters_own_flags(backend: BuildBackend) -> None:
-    env = dict(plan("v3", backend).environment)
-    assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
-    assert env["CXXFLAGS"] == f"-DNDEBUG -O3 -fwrapv {V3}"
-    assert env["CC"] == "gcc -pthread"
-    assert env["CXX"] == "g++ -pthread"
-
-
-@pytest.mark.parametrize("backend", [BuildBackend.SCIKIT_BUILD_CORE, BuildBackend.MESON_PYTHON, BuildBackend.MATURIN])
-def test_backends_with_build_types_get_only_the_level(backend: BuildBackend) -> None:
-    env = dict(plan("v3", backend).environment)
-    assert (env["CFLAGS"], env["CXXFLAGS"], env["FFLAGS"]) == (V3, V3, V3)
-
-
 def test_the_recipes_flags_stay_and_ours_come_behind_them() -> None:
     env = dict(plan("v3", environment={"CFLAGS": "-DX -O2", "RUSTFLAGS": "-g"}).environment)
     assert env["CFLAGS"] == f"-DNDEBUG -O3 -fwrapv -DX -O2 {V3}"
@@ -55,27 +39,6 @@ def test_the_recipes_flags_stay_and_ours_come_behind_them() -> None:
     assert "RUSTFLAGS" not in env
     env = dict(plan("v3", BuildBackend.MESON_PYTHON, environment={"RUSTFLAGS": "-g"}).environment)
     assert env["RUSTFLAGS"] == "-g -C target-cpu=x86-64-v3"
-
-
-def test_cargo_compiles_build_scripts_apart_from_the_target() -> None:
-    assert dict(plan("v4", BuildBackend.MATURIN).environment)["CARGO_BUILD_TARGET"] == "x86_64-unknown-linux-gnu"
-    given = {"CARGO_BUILD_TARGET": "x86_64-unknown-linux-musl"}
-    assert dict(plan("v4", BuildBackend.MATURIN, environment=given).environment)["CARGO_BUILD_TARGET"] == (
-        "x86_64-unknown-linux-musl"
-    )
-    without = replace(GCC, rust=None)
-    assert "CARGO_BUILD_TARGET" not in dict(plan("v4", compilers=without).environment)
-
-
-def test_the_rules_of_a_level() -> None:
-    rules = plan("v2", flags=FlagRules(keep=("*_avx2.c",))).wrapper_rules
-    assert rules.compile == ("-march=x86-64-v2", "-mtune=generic")
-    assert rules.link == ("-Wl,-z,x86-64-v2",)
-    assert rules.rust == ("-C", "target-cpu=x86-64-v2")
-    assert rules.keep == ("*_avx2.c",)
-    assert rules.dropped == (RPATH,)
-    assert {"-msse4.2", "-mcx16", "-march=x86-64", "-march=x86-64-v2"} <= set(rules.implied)
-    assert not {"-mavx", "-march=x86-64-v3"} & set(rules.implied)
 
 
 def test_extras_are_added_to_the_level_in_each_compilers_words() -> None:

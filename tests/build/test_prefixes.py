@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vbuild.build.prefixes import Prefix, left_to_compilers, prefix_libraries, prefix_variables
+from vbuild.build.prefixes import Prefix, left_to_compilers, prefix_variables
 from vbuild.hardware.cpu import Cpu
 
 V3 = Cpu.parse("x86-64-v3")
@@ -22,13 +22,6 @@ def test_each_variable_has_the_prefixes_before_what_it_had() -> None:
         "LD_LIBRARY_PATH": "/cache/gmp/lib:/cache/gmp/lib64:/cache/flint/lib:/cache/flint/lib64",
         "LDFLAGS": "-Wl,-rpath-link,/cache/gmp/lib -Wl,-rpath-link,/cache/gmp/lib64 "
         "-Wl,-rpath-link,/cache/flint/lib -Wl,-rpath-link,/cache/flint/lib64 -s",
-    }
-
-
-def test_programs_here_load_no_library_that_this_machine_cannot_run() -> None:
-    assert "LD_LIBRARY_PATH" not in prefix_variables((GMP,), {}, runs=False)
-    assert prefix_libraries((GMP,), {"LD_LIBRARY_PATH": "/own"}) == {
-        "LD_LIBRARY_PATH": "/cache/gmp/lib:/cache/gmp/lib64:/own"
     }
 
 

@@ -15,7 +15,7 @@ from vbuild.hardware.driver import Dotted
 from vbuild.hardware.gpu import GpuList
 from vbuild.hardware.machine import cpus_asked
 from vbuild.index_client.configuration import Indexes
-from vbuild.recipe.source import Folder, project_name, sdist_file
+from vbuild.recipe.source import project_name, sdist_file
 from vbuild.toolchain.toolkit import releases as releases_of_cuda
 
 PROJECT = '[project]\nname = "demo"\nversion = "1.0"\n'
@@ -118,17 +118,6 @@ def test_older_names_of_sdists_are_known(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     project = sdist_file(tmp_path / name)
     assert (canonicalize_name(project.name), str(project.version)) == ("old-demo", "1.0")
-
-
-def test_a_project_needs_no_table_of_ours(tmp_path: Path) -> None:
-    tree(tmp_path, SOURCES)
-    project = project_recipe(tmp_path, NO_AXES)
-    assert labels(project) == ["plain", "x86_64_v3"]
-    assert project.notes == (
-        "no axis asked for: built for x86-64-v3, and plain; --cpu v2,v3,v4 and --cuda 80,90 take others",
-    )
-    assert project.recipe.source == Folder(tmp_path)
-    assert project_recipe(tmp_path, AskedAxes(cpus=cpus_asked("v3"))).notes == ()
 
 
 def test_what_is_asked_for_stands_instead_of_the_recipes_own(tmp_path: Path) -> None:

@@ -70,18 +70,6 @@ def test_one_portable_wheel_is_left_and_nothing_else(tmp_path: Path) -> None:
     assert left(tmp_path / "here") == []
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="levels are those of x86-64")
-def test_a_wheel_for_a_level_is_repaired_too(tmp_path: Path) -> None:
-    source = built(tmp_path, flags=("-march=x86-64-v3", "-Wl,-z,x86-64-v3"))
-    assert "linux_2_" in repair(source, tmp_path / "out").wheel.name
-
-
-def test_the_libraries_of_the_driver_are_each_machines_own(tmp_path: Path) -> None:
-    source = built(tmp_path, "libcuda.so.1", "libnvidia-ml.so.1")
-    result = repair(source, tmp_path / "out")
-    assert not any(".libs/" in name for name in contents(result.wheel))
-
-
 def test_a_library_that_is_nowhere_is_an_error_whose_log_is_kept(tmp_path: Path) -> None:
     source = built(tmp_path, "libnowhere.so")
     with pytest.raises(BuildError) as refusal:
@@ -145,12 +133,6 @@ def test_a_recipe_that_is_named_comes_before_the_project(name: str, tmp_path: Pa
     tree(tmp_path / "there", files)
     result = repair(built(tmp_path), tmp_path / "out", recipe=tmp_path / "there" / name)
     assert result.wheel.name == "demo-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
-
-
-def test_what_the_project_excludes_stays_out_beside_the_driver(tmp_path: Path) -> None:
-    tree(tmp_path / "here", {"pyproject.toml": '[tool.vbuild.repair]\nexclude = ["libnowhere.so"]\n'})
-    source = built(tmp_path, "libnowhere.so", "libcuda.so.1")
-    assert not any(".libs/" in name for name in contents(repair(source, tmp_path / "out").wheel))
 
 
 REFUSED: list[tuple[str, str, type[VbuildError], str]] = [
@@ -334,12 +316,3 @@ def test_an_executable_stack_by_default_is_named_and_left(tmp_path: Path) -> Non
     assert result.wheel.read_bytes() == source.read_bytes()
     assert [note for note in result.notes if "it has no PT_GNU_STACK" in note] == list(result.notes)
     assert bool(result.notes) is (os.uname().machine == "x86_64")
-
-
-def test_a_wheel_file_without_tags_gets_those_of_the_file_name(tmp_path: Path) -> None:
-    """As that of ninja 1.11.1.1."""
-    info, name = "demo-1.0.dist-info", "demo-1.0-py2.py3-none-any.whl"
-    files = {"demo/a.py": "x = 1", f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"}
-    result = repair(wheel(tmp_path, name, files), tmp_path / "out")
-    assert contents(result.wheel)[f"{info}/WHEEL"].endswith(b"Tag: py2-none-any\nTag: py3-none-any\n")
-    assert result.notes == (f"{info}/WHEEL: has the tags of the file name now, instead of none",)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vbuild.build.job import build_shares, job_variables
+from vbuild.build.job import build_shares
 
 GB = 10**9
 
@@ -24,11 +24,3 @@ def test_builds_share_cores_and_memory(
     builds: int, asked: int | None, cores: int, memory: int, expected: tuple[int, int]
 ) -> None:
     assert build_shares(builds, asked, cores=cores, memory=memory) == expected
-
-
-def test_what_the_user_has_set_stays() -> None:
-    variables = job_variables(3, {"MAX_JOBS": "9"})
-    assert "MAX_JOBS" not in variables
-    assert variables["CMAKE_BUILD_PARALLEL_LEVEL"] == variables["CARGO_BUILD_JOBS"] == "3"
-    assert variables["VBUILD_NVCC_THREADS"] == "3"
-    assert job_variables(0, {}) == {}

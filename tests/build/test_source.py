@@ -22,7 +22,6 @@ from vbuild.recipe.source import Folder, Git, Sdist
 
 GIT = needs("git")
 
-NOWHERE = Indexes(no_index=True)
 ANNOY = Sdist("annoy", Version("1.17.3"), "9cbfebefe0a5f843eba29c6be4c84d601f4f41ad4ded0486f1b88c3b07739c15")
 
 
@@ -32,22 +31,6 @@ def _only(url: str) -> Indexes:
 
 def _cached(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.rglob("*") if path.is_file() and path.parent.name != ".locks")
-
-
-def test_a_cached_sdist_needs_no_index(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    first = fetched_source(
-        pinned(archive), tmp_path / "cache", indexes=_only(index(tmp_path / "simple", archive).as_uri())
-    )
-    assert fetched_source(pinned(archive), tmp_path / "cache", indexes=NOWHERE) == first
-
-
-def test_a_damaged_cache_entry_is_fetched_again(tmp_path: Path) -> None:
-    archive = sdist(tmp_path)
-    indexes = _only(index(tmp_path / "simple", archive).as_uri())
-    path = fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes)
-    path.write_bytes(b"damaged")
-    assert fetched_source(pinned(archive), tmp_path / "cache", indexes=indexes).read_bytes() == archive.read_bytes()
 
 
 @pytest.mark.parametrize("stated", [None, ""])
@@ -196,15 +179,6 @@ def test_an_archive_of_nothing_is_refused(tmp_path: Path) -> None:
     assert str(refused.value) == "demo.tar.gz: found no top folder; expected one with everything in it"
 
 
-def test_a_tree_without_a_project_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BuildError) as refused:
-        unpacked(sdist(tmp_path, {"README": ""}), tmp_path / "tree")
-    assert str(refused.value) == (
-        "demo-1.0.tar.gz: no project in its top folder; expected pyproject.toml or setup.py: "
-        "name the folder that has it, source.subdirectory = '…'"
-    )
-
-
 def test_the_project_may_be_in_a_subdirectory(tmp_path: Path) -> None:
     archive = sdist(tmp_path, {"python/setup.py": "", "src/x.c": ""})
     tree = unpacked(archive, tmp_path / "tree", subdirectory="python")
@@ -297,23 +271,6 @@ def test_a_commit_that_is_not_there_leaves_nothing_in_the_cache(tmp_path: Path) 
     with pytest.raises(BuildError, match="repository@000000000000: git checkout: "):
         fetched_source(source, tmp_path / "cache")
     assert _cached(tmp_path / "cache") == []
-
-
-@GIT
-def test_a_checkout_is_copied_as_git_sees_it(tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    _repository(folder)
-    (folder / "demo.py").write_text("changed")
-    (folder / "new.py").write_text("")
-    (folder / "big.log").write_text("ignored")
-    (folder / "dist/.vbuild-x").mkdir(parents=True)
-    (folder / "dist/.vbuild-x/work").write_text("in progress")
-    (folder / ".gitignore").unlink()
-    (folder / ".gitignore").write_text("*.log\n")
-    tree = unpacked(fetched_source(Folder(folder)), tmp_path / "tree")
-    assert sorted(path.name for path in tree.iterdir()) == [".git", ".gitignore", "demo.py", "new.py", "pyproject.toml"]
-    assert (tree / "demo.py").read_text() == "changed"
-    assert _git(tree, "describe", "--tags", "--dirty") == "v1.0-dirty"
 
 
 @GIT

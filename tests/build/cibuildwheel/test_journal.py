@@ -108,42 +108,6 @@ def test_the_reason_is_one_line_with_what_to_do(log: str, reason: str) -> None:
     assert Journal.parse(log).reason == reason
 
 
-TEST_FAILED = """
-Starting container image quay.io/pypa/manylinux_2_28:1...
-
-Error: connection refused
-{before}
-{mark}Testing wheel...
-
-    + pip install virtualenv
-Successfully installed
-    + sh -c 'echo "a
-b"; exit 3'
-a
-b
-* Building wheel...
-{end}
-                                                              ✕ 2.91s
-{error} Command ['sh', '-c', 'echo "a\\nb"; exit 3'] failed with code 3.
-
-"""
-
-
-@pytest.mark.parametrize(
-    ("mark", "end", "error"),
-    [
-        ("", "", "cibuildwheel: error:"),
-        ("::group::", "::endgroup::Testing wheel...", "::error::cibuildwheel:"),
-        ("##[group]", "##[endgroup]", "cibuildwheel: error:"),
-    ],
-)
-@pytest.mark.parametrize("before", ["Error: a harmless line", "vbuild: hello", "unsupported ISA extensions"])
-def test_what_went_well_is_no_reason(mark: str, end: str, error: str, before: str) -> None:
-    journal = Journal.parse(TEST_FAILED.format(mark=mark, end=end, error=error, before=before))
-    assert (journal.reason, journal.explains) == ("sh -c 'echo \"a b\"; exit 3' failed with code 3", False)
-    assert journal.step == "Testing wheel"
-
-
 def test_an_engine_is_the_reason_only_where_its_own_command_failed() -> None:
     log = "Error: connection refused\ncibuildwheel: error: Command ['{}', 'create'] failed with code 125. "
     assert Journal.parse(log.format("podman")).reason == "podman create: connection refused"
