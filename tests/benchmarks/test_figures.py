@@ -52,6 +52,7 @@ def test_what_counts_is_the_median_of_the_pairs() -> None:
     assert found == Result(2, 2, 1, 0.5, 3, found.memory)
 
 
+@pytest.mark.nightly
 def test_a_start_does_not_count_in_the_ratio_and_a_difference_may() -> None:
     assert result(figure(printing(5), printing(2), start=1)).compared == 2
     assert result(figure(printing(5), printing(2), comparison=Comparison.DIFFERENCE)).compared == 3

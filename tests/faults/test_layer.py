@@ -92,7 +92,7 @@ def test_every_call_below_the_folder_is_counted_and_none_elsewhere(tmp_path: Pat
     assert lines[-1] == "preloaded None"
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", [Kind.ENOSPC, Kind.EDQUOT, Kind.EIO, Kind.EACCES])
 @pytest.mark.parametrize("at", STEPS)
 def test_the_call_that_was_asked_for_fails_as_it_was_asked(at: int, kind: Kind, tmp_path: Path) -> None:

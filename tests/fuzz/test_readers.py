@@ -98,7 +98,7 @@ FAULTS = {
 
 
 @needs("gcc")
-@pytest.mark.sampled(1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_noticed(fault: str) -> None:
     target, module, old, new = FAULTS[fault]
@@ -110,6 +110,7 @@ def test_a_fault_is_noticed(fault: str) -> None:
     assert ran.stdout
 
 
+@pytest.mark.nightly
 def test_without_a_fault_nothing_is_noticed() -> None:
     command = [sys.executable, "-m", "tests.fuzz.faulty", "relink", f"{_ELF}relink", "def _patch(", "def _patch("]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -134,6 +134,7 @@ def test_the_published_wheel_takes_part(tmp_path: Path) -> None:
     assert release.bench[0].wheels[-1].title == "published"
 
 
+@pytest.mark.nightly
 def test_a_release_without_levels_says_that_there_is_nothing_to_compare(tmp_path: Path) -> None:
     tree(tmp_path, {"speed.py": SCRIPT})
     c_project(tmp_path / "project")
