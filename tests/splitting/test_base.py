@@ -22,6 +22,7 @@ from vbuild.wheel.metadata import Metadata
 pytestmark = needs("gcc", "ldd")
 
 DEEP = "libdeep.so.2"
+LAST = "liblast.so.1"
 BASE = "base==1.0"
 ANSWERS = {"one": 41, "two": 42, "three": 43}
 
@@ -30,7 +31,14 @@ def deep(text: str = "Mon Sep 16 16:56:39 2024") -> bytes:
     return library(DEEP, source=f'const char *about = "built on: {text}"; int deep(void) {{ return 40; }}')
 
 
-def fat(folder: Path, project: str, *, pythons: tuple[int, ...] = (311, 312), base: bytes | None = None) -> list[Path]:
+def fat(
+    folder: Path,
+    project: str,
+    *,
+    pythons: tuple[int, ...] = (311, 312),
+    base: bytes | None = None,
+    platform: str = LINUX,
+) -> list[Path]:
     """A project whose module needs a library of its own, and that needs one that all projects have."""
     number = ANSWERS[project] - 40
     top = library("libtop.so.1", (DEEP,), source=f"int deep(void); int count(void) {{ return deep() + {number}; }}")
@@ -39,7 +47,7 @@ def fat(folder: Path, project: str, *, pythons: tuple[int, ...] = (311, 312), ba
         f"{project}/_c.so": module("libtop.so.1", DEEP, source="int count(void); int answer(void) { return count(); }"),
     }
     whole = repaired(files, {"libtop.so.1": top, DEEP: base or deep()}, folder=f"{project}.libs")
-    names = [NAME.replace("311", str(python)).replace("demo", project) for python in pythons]
+    names = [f"{project}-1.0-cp{python}-cp{python}-{platform}.whl" for python in pythons]
     return [wheel(folder, name, {**whole, f"{project}/tag.txt": name}) for name in names]
 
 
@@ -124,6 +132,29 @@ def test_what_needs_another_library_in_each_project_stays_with_the_project(tmp_p
     for project in ANSWERS:
         paths = [path for path in result.paths if "cp312" not in path.name and path.name.startswith(project)]
         check_works(tmp_path / project, paths, project)
+
+
+def test_a_base_is_for_the_oldest_platform_of_its_wheels_and_newer_ones_join(tmp_path: Path) -> None:
+    newer, newest = (LINUX.replace("2_17", version) for version in ("2_28", "2_34"))
+    result = thinned(tmp_path / "thin", *fat(tmp_path, "one"), *fat(tmp_path, "two", platform=newer))
+    names = [f"base_libs-1.0-py3-none-{LINUX}.whl", f"one_libs-1.0-py3-none-{LINUX}.whl"]
+    assert [companion.name for companion in result.companions] == [*names, f"two_libs-1.0-py3-none-{newer}.whl"]
+    late = thinned(tmp_path / "later", *fat(tmp_path / "late", "three", platform=newest), against=tmp_path / "thin")
+    assert beside(late) == {"three_libs": {"libtop"}}
+    paths = [path for path in (*result.paths, *late.paths) if "cp312" not in path.name]
+    check_works(tmp_path / "site", paths, *ANSWERS)
+
+
+def test_what_only_newer_platforms_have_is_not_for_an_older_one(tmp_path: Path) -> None:
+    sources = {DEEP: f"int many[] = {{{','.join(map(str, range(9000)))}}};", LAST: "int few;"}
+    wheels = []
+    for project, version, names in (("one", "17", (DEEP,)), ("two", "28", (DEEP, LAST)), ("three", "28", (DEEP, LAST))):
+        bundled = {name: library(name, source=sources[name]) for name in names}
+        files = repaired({f"{project}/_c.so": module(*names)}, bundled, folder=f"{project}.libs")
+        wheels.append(wheel(tmp_path, NAME.replace("demo", project).replace("2_17", f"2_{version}"), files))
+    (base,) = thinned(tmp_path / "thin", *wheels).companions
+    assert base.name == f"base_libs-1.0-py3-none-{LINUX}.whl"
+    assert {Path(path).name.partition("-")[0] for path in base.files} == {"libdeep"}
 
 
 def test_the_pair_that_saves_most_has_the_base(tmp_path: Path) -> None:

@@ -216,55 +216,10 @@ class Owners(Struct, frozen=True):
         split = [bundle for bundle in bundles if bundle.binaries]
         projects = {bundle.wheel.name.project for bundle in split}
         libs = request.libs_project
-        joins = any(libs in bundle.published.values() for bundle in split)
-        if len(projects) == 1 and not (joins and libs not in projects):
-            return cls(None, {project: libs or project for project in projects})
-        return cls(libs, {project: project for project in projects})
-
-
-@dataclass(slots=True, eq=False)
-class _PoolDraft:
-    owner: str
-    is_base: bool
-    bundles: list[Bundle]
-    libraries: dict[Key, WheelBinary]
-    # by library, those for which there are wheels that have it
-    platforms: Mapping[Key, Collection[str]]
-
-    @property
-    def is_promised(self) -> bool:
-        """Whether there is a platform for its -libs wheel: one that covers all of its wheels, and has the libraries."""
-        platform = _widest([bundle.wheel.name.platform for bundle in self.bundles])
-        return platform is not None and all(
-            any(covers(other, platform) for other in self.platforms[key]) for key in self.libraries
-        )
-
-    def joined(self, bundle: Bundle, libraries: Mapping[Key, WheelBinary]) -> "_PoolDraft | None":
-        """The draft with *bundle* and its *libraries*; None if a wheel got much then that it does not have."""
-        union = {**self.libraries, **libraries}
-        sizes = {key: library.member.compressed_size for key, library in union.items()}
-        foreign = sum(size for key, size in sizes.items() if key not in self.libraries or key not in libraries)
-        has_each_name_once = len({name for name, _ in union}) == len(union)
-        draft = dataclasses.replace(self, bundles=[*self.bundles, bundle], libraries={**libraries, **self.libraries})
-        return (
-            draft
-            if has_each_name_once and foreign <= MOST_FOREIGN * sum(sizes.values()) and draft.is_promised
-            else None
-        )
-
-    def common(self, other: "_PoolDraft") -> "_PoolDraft | None":
-        libraries = {key: library for key, library in self.libraries.items() if key in other.libraries}
-        draft = dataclasses.replace(self, bundles=[*self.bundles, *other.bundles], libraries=libraries)
-        return draft if libraries and draft.is_promised else None
-
-    def pool(self, order: Mapping[Bundle, int]) -> Pool:
-        bundles = tuple(sorted(self.bundles, key=lambda bundle: order[bundle]))
-        first: dict[Key, WheelBinary] = {}
-        libraries = [library for bundle in bundles for library in bundle.libraries]
-        # one that stays for other builds of it needs no other name
-        for library in sorted(libraries, key=lambda library: library.same_as is not None):
-            first.setdefault(library.key, library)
-        return Pool(self.owner, bundles, {key[0]: first[key] for key in sorted(self.libraries)}, self.is_base)
+        bases = {owner for bundle in split for owner in bundle.published.values()} - projects
+        if len(projects) > 1 or libs in bases:
+            return cls(libs, {project: project for project in projects})
+        return cls(None, {project: libs or project for project in projects})
 
 
 # the libraries of each wheel that can go to a -libs wheel
@@ -341,39 +296,77 @@ def _neighbours(bundle: Bundle, library: WheelBinary, movable: Sequence[WheelBin
 
 def _pools(movable: _Movable, owner: str, *, smallest: int, is_base: bool = False) -> list[Pool]:
     place = system_of if is_base else place_of
-    drafts: dict[Place, list[_PoolDraft]] = {}
-    platforms: dict[Key, set[str]] = {}
-    repeated = [*_repeated(movable, owner, place)]
-    for bundle, libraries in repeated:
-        for key in libraries:
-            platforms.setdefault(key, set()).add(bundle.wheel.name.platform)
-    largest_first = sorted(repeated, key=lambda row: -sum(library.member.size for library in row[1].values()))
-    for bundle, libraries in largest_first:
-        same_place = drafts.setdefault(place(bundle), [])
-        grown = ((number, draft.joined(bundle, libraries)) for number, draft in enumerate(same_place))
-        number, draft = next((row for row in grown if row[1]), (len(same_place), None))
-        same_place[number : number + 1] = [draft or _PoolDraft(owner, is_base, [bundle], dict(libraries), platforms)]
     order = {bundle: index for index, bundle in enumerate(movable)}
-    merged = (draft.pool(order) for several in drafts.values() for draft in _merged(several, order))
+    singles = [Pool(owner, (bundle,), libraries, is_base) for bundle, libraries in _repeated(movable, owner, place)]
+    platforms: _Platforms = {}
+    for single in singles:
+        for library in single.libraries.values():
+            platforms.setdefault(library.key, set()).add(single.platform)
+    by_place: dict[Place, list[Pool]] = {}
+    for single in sorted(singles, key=lambda pool: -sum(library.member.size for library in pool.libraries.values())):
+        pools = by_place.setdefault(place(single.bundles[0]), [])
+        unions = ((number, _union(pool, single, platforms)) for number, pool in enumerate(pools))
+        number, union = next((row for row in unions if row[1]), (len(pools), single))
+        pools[number : number + 1] = [union or single]
+    merged = (
+        _settled(pool, order) for pools in by_place.values() for pool in _merged(pools, order, platforms=platforms)
+    )
     enough = (pool for pool in merged if pool.copies and pool.saved >= smallest)
     return _labelled(sorted(_compatible(enough), key=lambda pool: order[pool.bundles[0]]))
 
 
-def _merged(drafts: Sequence["_PoolDraft"], order: Mapping[Bundle, int]) -> Sequence["_PoolDraft"]:
-    """Replace pairs of *drafts* by what both have as long as that saves more than the two apart."""
-    merged = [*drafts]
+# by library, the platforms for which there are wheels that have it
+_Platforms = dict[Key, set[str]]
+
+
+def _union(pool: Pool, other: Pool, platforms: _Platforms) -> Pool | None:
+    """All of both; None if a wheel got much then that it does not have."""
+    if any(map(pool.hides, other.libraries.values())):
+        return None
+    libraries = {**other.libraries, **pool.libraries}
+    sizes = {name: library.member.compressed_size for name, library in libraries.items()}
+    foreign = sum(size for name, size in sizes.items() if name not in pool.libraries or name not in other.libraries)
+    return _promised(pool, other, libraries, platforms) if foreign <= MOST_FOREIGN * sum(sizes.values()) else None
+
+
+def _promised(pool: Pool, other: Pool, libraries: Mapping[str, WheelBinary], platforms: _Platforms) -> Pool | None:
+    """The wheels of both with *libraries*; None if these are in no wheels that cover the platforms of all."""
+    bundles = (*pool.bundles, *other.bundles)
+    widest = _widest([bundle.wheel.name.platform for bundle in bundles])
+    needed = (platforms[library.key] for library in libraries.values())
+    if not (widest and libraries and all(any(covers(name, widest) for name in names) for names in needed)):
+        return None
+    return replace(pool, bundles=bundles, libraries=libraries)
+
+
+def _settled(pool: Pool, order: Mapping[Bundle, int]) -> Pool:
+    """*pool* with its wheels in *order*, and of each library the copy of the first, if it needs no other name."""
+    bundles = tuple(sorted(pool.bundles, key=lambda bundle: order[bundle]))
+    first: dict[Key, WheelBinary] = {}
+    libraries = [library for bundle in bundles for library in bundle.libraries]
+    # one that stays for other builds of it needs no other name
+    for library in sorted(libraries, key=lambda library: library.same_as is not None):
+        first.setdefault(library.key, library)
+    settled = {name: first[library.key] for name, library in sorted(pool.libraries.items())}
+    return replace(pool, bundles=bundles, libraries=settled)
+
+
+def _merged(pools: Sequence[Pool], order: Mapping[Bundle, int], *, platforms: _Platforms) -> Sequence[Pool]:
+    """Replace pairs of *pools* by what both have as long as that saves more than the two apart."""
+    merged = [*pools]
     while True:
-        best: tuple[int, _PoolDraft, _PoolDraft, _PoolDraft] | None = None
-        for draft, other in combinations(merged, 2):
-            if common := draft.common(other):
-                apart = sum(pool.saved for pool in _compatible([draft.pool(order), other.pool(order)]))
-                more = common.pool(order).saved - apart
+        best: tuple[int, Pool, Pool, Pool] | None = None
+        for pool, other in combinations(merged, 2):
+            libraries = {name: library for name, library in pool.libraries.items() if other.has(library)}
+            if common := _promised(pool, other, libraries, platforms):
+                apart = _compatible([_settled(pool, order), _settled(other, order)])
+                more = _settled(common, order).saved - sum(rival.saved for rival in apart)
                 if more > (best[0] if best else 0):
-                    best = more, common, draft, other
+                    best = more, common, pool, other
         if best is None:
             return merged
         _, common, *pair = best
-        merged = [*(draft for draft in merged if draft not in pair), common]
+        merged = [*(pool for pool in merged if pool not in pair), common]
 
 
 def _labelled(pools: Sequence[Pool]) -> list[Pool]:
@@ -382,13 +375,11 @@ def _labelled(pools: Sequence[Pool]) -> list[Pool]:
     If variants of a release have other libraries than its plain wheels, theirs have their label in the name: two
     versions of one project could not be in the order of releases.
     """
-    labels = [min(bundle.wheel.name.variant or "" for bundle in pool.bundles) for pool in pools]
-    first: dict[str, str] = {}
-    for pool, label in sorted(zip(pools, labels, strict=True), key=lambda row: row[1]):
-        first.setdefault(pool.platform, label)
+    labels = {pool: min(bundle.wheel.name.variant or "" for bundle in pool.bundles) for pool in pools}
+    first = {pool.platform: labels[pool] for pool in sorted(pools, key=labels.__getitem__, reverse=True)}
     return [
         pool if label in {"", first[pool.platform]} else replace(pool, owner=f"{pool.owner}-{canonicalize_name(label)}")
-        for pool, label in zip(pools, labels, strict=True)
+        for pool, label in labels.items()
     ]
 
 
@@ -434,7 +425,7 @@ def system_of(bundle: Bundle) -> Place:
 
 def _repeated(
     movable: _Movable, owner: str, place: Callable[[Bundle], Place]
-) -> Iterator[tuple[Bundle, dict[Key, WheelBinary]]]:
+) -> Iterator[tuple[Bundle, dict[str, WheelBinary]]]:
     """The wheels of *movable* with what others of their platform have, too, or the -libs wheel of *owner* seems to."""
     counts = Counter(
         (place(bundle), *key) for bundle, libraries in movable.items() for key in {library.key for library in libraries}
@@ -448,7 +439,7 @@ def _repeated(
         }:
             # two files of one name do not fit into one folder
             names = Counter(name for name, _ in repeated)
-            yield bundle, {key: library for key, library in repeated.items() if names[key[0]] == 1}
+            yield bundle, {name: library for (name, _), library in repeated.items() if names[name] == 1}
 
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against

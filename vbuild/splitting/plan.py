@@ -164,7 +164,8 @@ def plan_machine(
     unnamable: set[Key] = set()
     apart: set[tuple[str, str]] = set()
     libs: tuple[Bundle, ...] = ()
-    if request.share and not request.exact:
+    shares_builds = request.share and not request.exact
+    if shares_builds:
         libs = tuple(
             reader.read(patcher.stack.enter_context(publications.opened(name, room=patcher.room)))
             for name in _joinable(bundles, libs_wheels, publications, projects)
@@ -176,23 +177,20 @@ def plan_machine(
         plan = MachinePlan(named, patches, request, RequirementWriter(request, machine), packages)
         pools = [pool for pool in patches.decisions.pools if len(pool.bundles) == 1 or pool.has_published]
         other = [pool for pool in pools if not is_published(plan.libs(pool, {}), publications)]
-        if other:  # of the same names, and not the same
-            bundles = tuple(_not_joining(bundle, other) for bundle in bundles)
-            if libs:
-                names = {libs_project(pool.owner) for pool in other}
-                left = tuple(bundle for bundle in libs if bundle.wheel.name.project not in names)
-                libs = left if len(left) < len(libs) else ()
-                bundles = with_builds(bundles, projects, room=patcher.room, published=libs, apart=apart)
-            continue
         # what a project shares with no other keeps its own name
         alone = {
             (pool.projects[0], common_name(library.file_name, projects))
-            for pool in patches.decisions.pools
+            for pool in (() if other else patches.decisions.pools)
             for library in pool.borrowers
         }
-        if not alone <= apart:
+        if other or not alone <= apart:
+            names = {libs_project(pool.owner) for pool in other}  # of the same names, and not the same
+            left = tuple(bundle for bundle in libs if bundle.wheel.name.project not in names)
+            libs = () if other and len(left) == len(libs) else left
             apart |= alone
-            bundles = with_builds(bundles, projects, room=patcher.room, published=libs, apart=apart)
+            bundles = tuple(_not_joining(bundle, other) for bundle in bundles)
+            if shares_builds:
+                bundles = with_builds(bundles, projects, room=patcher.room, published=libs, apart=apart)
             continue
         # what cannot be edited cannot get a name, nor can what it needs
         affected = [
@@ -268,8 +266,7 @@ def _promising(
 ) -> set[Wheel]:
     if request.rpath or request.private:
         return set(wheels)
-    owners: dict[tuple[str, str, str | None], list[Wheel]] = {}
-    builds: dict[tuple[str, str], list[Wheel]] = {}
+    owners: dict[tuple[str, str, str | None], set[Wheel]] = {}
     files_of: dict[str, dict[tuple[str, str | None], Wheel]] = {}
     promising = set()
     for wheel in wheels:
@@ -283,13 +280,10 @@ def _promising(
                 promising.add(wheel)
             digest = wheel.row(member).hash
             place = str(sorted(systems_of(wheel.name.platform))) if request.libs else wheel.name.platform
-            owners.setdefault((place, name, digest), []).append(wheel)
-            builds.setdefault((wheel.name.platform, common), []).append(wheel)
+            subject = (name, digest) if request.exact else (common, None)
+            owners.setdefault((place, *subject), set()).add(wheel)
             files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
-    if request.share:
-        promising |= {wheel for several in owners.values() if len({*several}) > 1 for wheel in several}
-        if not request.exact:
-            promising |= {wheel for several in builds.values() if len({*several}) > 1 for wheel in several}
+    promising.update(*(several for several in owners.values() if request.share and len(several) > 1))
     # other contents in another project
     ambiguous = (files for files in files_of.values() if all(len({*values}) > 1 for values in zip(*files, strict=True)))
     return promising.union(*(files.values() for files in ambiguous))
