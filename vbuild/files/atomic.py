@@ -4,7 +4,7 @@ Work in progress is in a stage, a folder of one run in the folder for the result
 
     dist/.vbuild-x7f3/alive     locked for as long as its run lives, whatever ends it
 
-A run that is killed leaves its stage behind, without its lock: the next run in the same folder removes it.
+A killed run leaves its stage behind, without its lock: the next in that folder removes it.
 
     stage_in, staging           a stage
     replacing, replace_folder   a file, or a folder that others read meanwhile, such as an index, replaced in one step
@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -72,10 +73,10 @@ _SEEN_EVERY = 0.5  # seconds
 _HELD = threading.local()
 
 OLDEST = 315532800
-"""1980-01-01 in seconds since 1970: the earliest time that a zip archive can hold, and the default."""
+"""1980-01-01 in seconds since 1970: the earliest that a zip archive can hold, and the default."""
 
 LATEST = 253402300799
-"""9999-12-31 23:59:59 in seconds since 1970: the latest time that a date with a year of four digits can hold."""
+"""9999-12-31 23:59:59 in seconds since 1970: the latest with a year of four digits."""
 
 
 def name_unwritable_folder(error: OSError) -> OSError:
@@ -164,6 +165,7 @@ def stage_in(folder: Path) -> Iterator[Path]:
             _remove_whole(stage)
 
 
+@cache  # not for each output
 def sweep(folder: Path) -> None:
     """Remove the stages of killed runs from *folder*, as far as permitted."""
     with suppress(OSError), os.scandir(folder) as entries:
@@ -241,11 +243,10 @@ def linked(source: Path, target: Path) -> Path:
 def duplicate(source: Path, target: Path) -> None:
     """Copy *source* to the new file *target*, sharing its bytes if possible."""
     with open_file(source) as read, target.open("xb") as written:
-        if hasattr(os, "copy_file_range"):
-            # writing the rest tells why
-            with suppress(OSError):
-                while os.copy_file_range(read.fileno(), written.fileno(), _AT_ONCE):
-                    pass
+        # writing the rest tells why
+        with suppress(AttributeError, OSError):
+            while os.copy_file_range(read.fileno(), written.fileno(), _AT_ONCE):
+                pass
         shutil.copyfileobj(read, written, _BUFFER)
 
 

@@ -144,15 +144,12 @@ class GpuLibrary(Struct, frozen=True):
     def of(cls, member: str, data: memoryview, *, fillers: str = "") -> Self:
         """Damage goes into *trouble* and raises nothing; *fillers* is what a bill of materials says of them."""
         try:
-            if is_64_bit(lambda size: bytes(data[:size])):
-                image: Image = PeImage.parse(data)
-            else:
-                image = ElfImage.parse(data)
-            if not image.sections:
-                trouble = "no section headers, by which GPU code is found; expected a file that has them"
-                return cls(member, data, None, DeviceCode(), trouble=trouble)
-            if isinstance(image, PeImage) and image.named(UPX):
-                return cls(member, data, None, DeviceCode(), trouble=PACKED)
+            is_pe = is_64_bit(lambda size: bytes(data[:size]))
+            image: Image = PeImage.parse(data) if is_pe else ElfImage.parse(data)
+            is_packed = isinstance(image, PeImage) and image.named(UPX)
+            if is_packed or not image.sections:
+                unnamed = "no section headers, by which GPU code is found; expected a file that has them"
+                return cls(member, data, None, DeviceCode(), trouble=PACKED if is_packed else unnamed)
             code = with_fillers(device_code(image), fillers)
             needed = (read_outline(data) if isinstance(image, PeImage) else Outline.parse(data)).needed
             return cls(member, data, image, code, needed, shrinking=unmeasured_containers(image, code))
@@ -183,11 +180,14 @@ class GpuLibrary(Struct, frozen=True):
         ]
         rewrites = self._rewrite(movable, zstd=bool(cuts.zstd), threads=threads, on_progress=on_progress)
         replacements = [rewrite.replacement for rewrite in rewrites]
+        entries = [entry for decision in movable for entry in decision.kept]
         try:
-            if isinstance(self.image, PeImage):
-                operation = Operation(pe_cut(self.image, replacements, strip=cuts.strip))
-            else:
-                operation = cut(self.image, replacements, strip=cuts.strip, force=cuts.force)
+            with ThreadPoolExecutor(1) as pool:
+                more = pool.submit(tuple, () if cuts.zstd else _recompressing(self.image, entries))
+                if isinstance(self.image, PeImage):
+                    operation = Operation(pe_cut(self.image, replacements, strip=cuts.strip))
+                else:
+                    operation = cut(self.image, replacements, strip=cuts.strip, force=cuts.force)
         except BinaryError as error:
             return self._unchanged(share, cuts, str(error))
         damaged = {rewrite.decision.container.span: rewrite.decision for rewrite in rewrites if rewrite.damage}
@@ -195,7 +195,6 @@ class GpuLibrary(Struct, frozen=True):
             operation.edited, [damaged.get(decision.container.span, decision) for decision in decisions], share
         )
         wrong = [f"{rewrite.decision.container.section}: {rewrite.damage}" for rewrite in rewrites if rewrite.damage]
-        entries = [entry for decision in movable for entry in decision.kept]
         is_recompressed = bool(cuts.zstd) and not all(
             _needs_zstd(entry) for entry in entries if entry.vendor is Vendor.NVIDIA
         )
@@ -207,7 +206,7 @@ class GpuLibrary(Struct, frozen=True):
             is_fragile=PointerSlot.MOVED in operation.slots,
             is_recompressed=is_recompressed,
             notes=(*account.notes, *wrong, *left, *filter(None, [operation.why_large])),
-            more=tuple(() if cuts.zstd else _recompressing(self.image, entries)),
+            more=more.result(),
             lacks=lacks,
         )
 

@@ -318,8 +318,8 @@ class SlimPlan(Struct, frozen=True):
             return f"what could go of it is left, {why}"
         names = ", ".join(dict.fromkeys(gpu for cut in cuts for gpu in cut.gpus))
         # what another vendor's GPUs run stays whole
-        is_of_another = not any(cut.served or cut.zstd for cut in cuts)
-        return f"nothing in it to cut: its GPU code is for {names}" if is_of_another else "nothing in it to cut"
+        others = "" if any(cut.served or cut.zstd for cut in cuts) else f": its GPU code is for {names}"
+        return f"nothing in it to cut{others}"
 
     @property
     def needed(self) -> frozenset[str]:
@@ -633,8 +633,9 @@ def _write(
         return (copy_wheel(wheel, folder),)
     with ExitStack() as stack:
         deflater = stack.enter_context(Deflater(folder=folder, remembers=len(outputs) > 1))
-        names = [output.name for output in outputs]
-        writers = stack.enter_context(write_wheels(folder, names, like=wheel, deflater=deflater, checked=[wheel]))
+        writers = stack.enter_context(
+            write_wheels(folder, [output.name for output in outputs], like=wheel, deflater=deflater, checked=[wheel])
+        )
         pool = stack.enter_context(ThreadPoolExecutor(available_cores()))
         stack.callback(deflater.stop)  # before the pool waits for what an interrupt left
         for member in wheel.members:
