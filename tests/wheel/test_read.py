@@ -71,7 +71,7 @@ def test_a_member_is_mapped_as_it_is_read(tmp_path: Path, size: int) -> None:
             assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("size", [30, 9_000_000])
+@pytest.mark.parametrize("size", [30, 3_000_000])
 def test_what_is_mapped_is_checked_first(tmp_path: Path, size: int) -> None:
     data = random.Random(1).randbytes(size)
     record = record_of(everything(NAME, files={"demo/_C.so": data[::-1]}), INFO)
@@ -82,7 +82,7 @@ def test_what_is_mapped_is_checked_first(tmp_path: Path, size: int) -> None:
 
 
 def test_a_mapping_needs_a_folder_that_is_there(tmp_path: Path) -> None:
-    path = wheel(tmp_path, files={"demo/_C.so": bytes(9_000_000)})
+    path = wheel(tmp_path, files={"demo/_C.so": bytes(3_000_000)})
     message = f"^{NAME}: cannot be unpacked: No such file or directory$"
     with (
         open_wheel(path) as source,

@@ -435,10 +435,10 @@ def _modules_and_place_functions(dynamic: Dynamic) -> tuple[tuple[str, ...], lis
         inits = {match.start(): match[1].decode() for match in MODULE.finditer(names)}
         askers = {match.start(): match[0][:-1].decode() for match in _PLACE_FUNCTIONS.finditer(names)}
     modules, place_functions = [], set()
-    for name, info, _, section, *_ in _dynamic_symbols(dynamic) if inits or askers else ():
-        if section and info >> 4 != STB_LOCAL and name in inits:
+    for name, info, _, section, _, _ in _dynamic_symbols(dynamic) if inits or askers else ():
+        if name in inits and section and info >> 4 != STB_LOCAL:
             modules.append(inits.pop(name))
-        if not section and name in askers:
+        if name in askers and not section:
             place_functions.add(askers[name])
     return tuple(modules), sorted(place_functions)
 

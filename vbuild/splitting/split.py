@@ -165,10 +165,11 @@ def _write_output(pair: tuple[OutputWheel, WheelWriter], *, on_progress: Callabl
         writer.follow(output.like)
     else:
         writer.anonymise(mode=_MODE)
+    name = str(output.name)
     for part in output.parts:
-        with at(output.name):
+        with at(name):
             part.write(writer)
-        on_progress(str(output.name), part.size)
+        on_progress(name, part.size)
 
 
 @contextmanager

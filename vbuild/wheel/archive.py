@@ -67,8 +67,6 @@ _ROW, _BLANK = 160, 1 << 12
 _SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 # up to here a member is kept in memory, and hashed by the thread that inflates it
 _SMALL = 1 << 20
-# up to here one that nobody edits is not unpacked into a file
-_READ_IN_MEMORY = 1 << 23
 # bytes of members that one thread takes at a time, and of each at least
 _LOT, _SMALLEST = 1 << 23, 1 << 13
 # lots of chunks that wait for a thread, and bytes of one: with a single lot the two threads would wait for each other,
@@ -380,7 +378,7 @@ class Wheel(Members):
 
     @contextmanager
     def _unpacked(self, member: Member, folder: Path | None, *, to_edit: bool) -> Iterator[memoryview]:
-        if member.size <= (_SMALL if to_edit else _READ_IN_MEMORY):
+        if member.size <= _SMALL:
             yield memoryview(b"".join(self._checked(member)))
             return
         stalls: list[Stall] | None = [] if to_edit else None

@@ -339,7 +339,7 @@ class Member(Struct, frozen=True):
         return stat.S_ISREG(self.mode) and bool(self.mode & 0o111)
 
 
-_unpacked = lru_cache(maxsize=64)(CentralHeader.parse)
+_unpacked = lru_cache(maxsize=1 << 13)(CentralHeader.parse)
 
 
 class ZipReader:
