@@ -1,5 +1,6 @@
 """What several projects have moves to a base, the rest to the pool of its project; wheels and whole projects join."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,12 @@ def test_what_several_have_is_the_base_and_the_rest_each_projects_own(tmp_path: 
 def test_without_a_name_nothing_is_shared_between_projects(tmp_path: Path) -> None:
     result = thinned(tmp_path / "thin", *fat(tmp_path, "one"), *fat(tmp_path, "two"), libs=None)
     assert beside(result) == {"one_libs": {"libtop", "libdeep"}, "two_libs": {"libtop", "libdeep"}}
+    alone = thinned(tmp_path / "alone", *(fat(tmp_path, name)[0] for name in ("one", "two")), libs=None)
+    reasons = {move.name.partition("-")[0]: move.reason for move in alone.libraries}
+    assert reasons == {
+        "libdeep": "another project has it; --libs NAME==VERSION moves what several have to one wheel",
+        "libtop": "no other wheel has it",
+    }
     (copied,) = (library for library in result.rebuilt if library.name == DEEP)
     assert [(build.projects, build.copies) for build in copied.builds] == [(("one", "two"), 2)]
     assert copied.saving * 2 == copied.packed
@@ -146,7 +153,8 @@ def test_a_base_is_for_the_oldest_platform_of_its_wheels_and_newer_ones_join(tmp
 
 
 def test_what_only_newer_platforms_have_is_not_for_an_older_one(tmp_path: Path) -> None:
-    sources = {DEEP: f"int many[] = {{{','.join(map(str, range(9000)))}}};", LAST: "int few;"}
+    noise = random.Random(1).randbytes(60_000)  # cannot be deflated, so that the other library is little beside it
+    sources = {DEEP: f"unsigned char many[] = {{{','.join(map(str, noise))}}};", LAST: "int few;"}
     wheels = []
     for project, version, names in (("one", "17", (DEEP,)), ("two", "28", (DEEP, LAST)), ("three", "28", (DEEP, LAST))):
         bundled = {name: library(name, source=sources[name]) for name in names}

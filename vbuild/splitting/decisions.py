@@ -610,7 +610,10 @@ def check_drivers(bundles: Sequence[Bundle]) -> None:
 
 def decide(bundles: Sequence[Bundle], request: SplitRequest, *, uneditable: Uneditable | None = None) -> Decisions:
     """What *uneditable* files need stays."""
-    copies = Counter(key for bundle in bundles for key in {library.key for library in bundle.libraries})
+    copies: dict[Key, Counter[str]] = {}
+    for bundle in bundles:
+        for key in {library.key for library in bundle.libraries}:
+            copies.setdefault(key, Counter())[bundle.wheel.name.project] += 1
     owners = Owners.of(bundles, request)
     wheels = [_WheelDecisions(bundle, request, uneditable or {}, copies, owners) for bundle in bundles]
     for wheel in wheels:
@@ -637,7 +640,8 @@ class _WheelDecisions:
     bundle: Bundle
     request: SplitRequest
     uneditable: Uneditable
-    copies: Mapping[Key, int]
+    # by library, how many wheels of each project have it
+    copies: Mapping[Key, Counter[str]]
     owners: Owners
     decided: dict[str, LibraryDecision] = field(default_factory=dict)
     movable: dict[str, WheelBinary] = field(default_factory=dict)
@@ -771,7 +775,14 @@ class _WheelDecisions:
             return "sharing is not asked for"
         if sum(other.name == library.name for other in self.bundle.libraries) > 1:
             return "the wheel has another file of its name"
-        if self.copies[library.key] > 1:
+        projects = self.copies[library.key]
+        if len(projects) > 1:
+            return (
+                "it is not in the base, which would save too little, lack what it needs, or is published without it"
+                if self.owners.base
+                else "another project has it; --libs NAME==VERSION moves what several have to one wheel"
+            )
+        if projects.total() > 1:
             return "sharing it would save too little, or it is not in wheels of one platform"
         if sum(name == library.name for name, _ in self.copies) > 1:
             return "other wheels have another file of its name"
