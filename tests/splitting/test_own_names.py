@@ -211,6 +211,17 @@ def test_a_private_name_is_refused_to_what_may_be_opened_by_the_old_one(
     assert all(one.is_untouched for one in private(tmp_path, wheels, SONAME).wheels)
 
 
+def test_one_line_says_how_many_libraries_cannot_get_a_private_name(tmp_path: Path) -> None:
+    more: dict[str, bytes | str] = {
+        "pa/open.py": "pattern = 'libcl*.so.*'",
+        "pa/_c.so": module("libclose.so.1", "libclear.so.1", runpath="$ORIGIN/inner"),
+        **{f"pa/inner/{name}": library(name) for name in ("libclose.so.1", "libclear.so.1")},
+    }
+    wheels = project(tmp_path, "pa", 111, pythons=(11,), place="{0}/inner", more=more)
+    with pytest.raises(RepackageError, match=r"--keep libclash\.so\.2 leaves it .* \(2 more libraries like it\)$"):
+        private(tmp_path, wheels)
+
+
 def test_what_has_a_name_of_its_own_or_needs_none_keeps_it(tmp_path: Path) -> None:
     needs = ("libgraft-1a2b3c4d.so.1", "libcufft.so.11")
     files = {f"pa.libs/{name}": library(name, source="int there;") for name in (*needs, "libidle.so.1")}

@@ -42,6 +42,7 @@ from vbuild.elf.linkage import replaced_library
 from vbuild.elf.records import ElfMachine
 from vbuild.elf.write import STUB_SECTIONS, loader_stub
 from vbuild.errors import RepackageError
+from vbuild.files.wording import counted
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
 from vbuild.splitting.official import Provenance
@@ -498,22 +499,27 @@ def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides:
         for library, system in product(bundle.libraries, systems_of(bundle.wheel.name.platform)):
             known.setdefault((library.soname, system), set()).add((bundle.wheel.name.project, library.contents))
 
-    def is_to_be_named(bundle: Bundle, library: WheelBinary) -> bool:
-        if not library.is_library or hashed(library.file_name) or (library.file_name, library.sha256) in besides:
-            return False
-        obstacle = name_obstacle(bundle, library, is_private=request.private)
-        if request.private:
-            if obstacle and obstacle not in _NO_NEED and not request.keeps(library.path):
-                raise RepackageError(
-                    f"{bundle.wheel.path.name}: {library.path}: cannot get a name of its own: {obstacle}; "
-                    f"--keep {library.file_name} leaves it the one that it has"
-                )
-            return obstacle is None and not request.keeps(library.path)
+    refusals: list[str] = []
+
+    def is_ambiguous(bundle: Bundle, library: WheelBinary) -> bool:
         others = (known.get((library.soname, system), set()) for system in systems_of(bundle.wheel.name.platform))
-        return obstacle is None and any(
+        return any(
             project != bundle.wheel.name.project and contents != library.contents
             for project, contents in chain.from_iterable(others)
         )
+
+    def is_to_be_named(bundle: Bundle, library: WheelBinary) -> bool:
+        if hashed(library.file_name) or (library.file_name, library.sha256) in besides:
+            return False
+        if request.keeps(library.path) if request.private else not is_ambiguous(bundle, library):
+            return False
+        obstacle = name_obstacle(bundle, library, is_private=request.private)
+        if request.private and obstacle and obstacle not in _NO_NEED:
+            refusals.append(
+                f"{bundle.wheel.path.name}: {library.path}: cannot get a name of its own: {obstacle}; "
+                f"--keep {library.file_name} leaves it the one that it has"
+            )
+        return obstacle is None
 
     def named(bundle: Bundle) -> Bundle:
         libraries = {library.path: library for library in bundle.libraries if is_to_be_named(bundle, library)}
@@ -528,7 +534,11 @@ def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides:
         }
         return dataclasses.replace(bundle, binaries=binaries)
 
-    return tuple(map(named, bundles))
+    all_named = tuple(map(named, bundles))
+    if refusals:
+        more = f" ({counted(len(refusals) - 1, 'more library')} like it)" if len(refusals) > 1 else ""
+        raise RepackageError(f"{refusals[0]}{more}")
+    return all_named
 
 
 def _own_name(library: WheelBinary, named: Mapping[str, WheelBinary], graph: LinkGraph) -> str:
