@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories.texts import TEXTS
 from vbuild.config.table import toml, toml_comment, toml_key
 
-_TEXTS = st.text() | st.sampled_from(["a\nb = 1", '"', "\\", "\x7f", "\x1b", "#", "[a]", "'''", "\u2028", "😀"])
+_TEXTS = TEXTS | st.sampled_from(["a\nb = 1", '"', "\\", "\x7f", "\x1b", "#", "[a]", "'''", "\u2028", "😀"])
 _VALUES = st.recursive(
     _TEXTS | st.booleans() | st.integers(-(2**63), 2**63 - 1),
     lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from tests.factories.texts import TEXTS
 from vbuild.files.templates import Written, templates, yaml_text
 
 HOSTILE = [
@@ -15,7 +16,7 @@ HOSTILE = [
 ]
 
 
-@given(st.text() | st.sampled_from(HOSTILE))
+@given(TEXTS | st.sampled_from(HOSTILE))
 def test_a_text_in_yaml_is_that_text(text: str) -> None:
     assert yaml.safe_load(f"- {yaml_text(text)}") == [text]
     assert yaml.safe_load(f"{{ {yaml_text(text)}: 1 }}") == {text: 1}

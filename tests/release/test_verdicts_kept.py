@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories.fatbins import device_library, entry, fatbin
+from tests.factories.texts import CHARACTERS
 from tests.factories.variants import document, metadata, variant
 from tests.factories.wheels import dist_info_of, wheel
 from vbuild.gpu_code.coverage import Amount, Coverage
@@ -25,7 +26,7 @@ def again(verdict: Verdict) -> Verdict:
     return Verdict.of_data(json.loads(json.dumps(verdict.data())), verdict.wheel)
 
 
-texts = st.text(max_size=5)
+texts = st.text(CHARACTERS, max_size=5)
 lists = st.lists(texts, max_size=3).map(tuple)
 counts = st.integers(0, 2**70)
 cpus = st.sampled_from(

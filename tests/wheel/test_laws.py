@@ -31,7 +31,7 @@ def _are_files_everywhere(paths: Iterable[str]) -> bool:
 
 
 parts = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Co", "Cs", "Zl", "Zp"], exclude_characters="/\\:"),
+    st.characters(exclude_categories=["Cc", "Cf", "Co", "Cs", "Zl", "Zp"], exclude_characters="/\\:"),
     min_size=1,
     max_size=60,
 ).filter(lambda part: part not in {".", ".."} and not part.endswith((".dist-info", ".data")))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.factories.redirect_installs import NAME, V3, V4, laid_out, release
+from tests.factories.texts import CHARACTERS
 from tests.factories.variants import document, variant, variant_wheel
 from tests.factories.wheels import wheel
 from vbuild.files.hashing import sha256_of
@@ -154,8 +155,8 @@ def test_a_table_that_is_too_deep_is_told(laid: Path) -> None:
 @given(
     st.sampled_from(["file", "size", "sha256", "tags", "python", "label", "fields", "order"]),
     st.recursive(
-        st.none() | st.integers() | st.text(max_size=9) | st.just(NAME),
-        lambda one: st.lists(one, max_size=2) | st.dictionaries(st.text(max_size=3), one, max_size=2),
+        st.none() | st.integers() | st.text(CHARACTERS, max_size=9) | st.just(NAME),
+        lambda one: st.lists(one, max_size=2) | st.dictionaries(st.text(CHARACTERS, max_size=3), one, max_size=2),
         max_leaves=4,
     ),
 )
