@@ -166,7 +166,7 @@ ROWS = (
     _writing("publish", is_nightly=True),
     *(_writing(f"publish-{layout}", is_nightly=True) for layout in ("oci", "conda", "redirect")),
     _writing("mirror", is_nightly=True),
-    Row("mirror make toaster-provider -o out --gpu 90", release),
+    Row("mirror make toaster-provider -o out --gpu 90", release, is_nightly=True),
     Row("mirror verify in/site", site, is_nightly=True),
     Row("mirror oci in/site -o out", site, is_nightly=True),
 )
