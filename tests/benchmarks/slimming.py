@@ -36,6 +36,7 @@ def figures() -> Iterator[Figure]:
         reach=1.8,
         memory=458,
         inputs=(XGBOOST,),
+        note="Of the CPU time of three groups more, three fifths go to zstd.",
     )
 
 
