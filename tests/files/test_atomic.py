@@ -104,12 +104,3 @@ def test_a_folder_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError) as refusal, stage_in(tmp_path / "gone"):
         pass
     assert refusal.value.filename == str(tmp_path / "gone")
-
-
-def test_the_names_in_a_folder_are_read_once_however_many_files_a_run_writes_there(tmp_path: Path) -> None:
-    folders: list[str] = []
-    sys.addaudithook(lambda event, values: folders.append(str(values[0])) if event == "os.scandir" else None)
-    for number in range(5):
-        with replacing(tmp_path / f"{number}.whl") as part:
-            part.touch()
-    assert folders.count(str(tmp_path)) == 1

@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -165,7 +164,6 @@ def stage_in(folder: Path) -> Iterator[Path]:
             _remove_whole(stage)
 
 
-@cache  # not for each output
 def sweep(folder: Path) -> None:
     """Remove the stages of killed runs from *folder*, as far as permitted."""
     with suppress(OSError), os.scandir(folder) as entries:
