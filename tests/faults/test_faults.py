@@ -17,7 +17,7 @@ from tests.factories.writing_commands import WRITING_COMMANDS
 
 FAULTS = 12
 TRIES = 5
-LATE = 100  # calls; when the wheels are read
+LATE = 400  # calls; when the wheels are read, and each variants.json is written
 SEED = int(os.environ.get("FAULT_SEED", "8"))
 
 pytestmark = [
