@@ -47,7 +47,7 @@ def built(text: str = TEXT, build_id: int = 1, *flags: str, source: str = SOURCE
 
 def of_builds(one: bytes, other: bytes) -> tuple[str, Mapping[Trace, int]]:
     try:
-        comparison = compared(memoryview(one), memoryview(other), called=({}, {}), allows_builds=True)
+        comparison = compared(memoryview(one), memoryview(other), called=({}, {}))
     except BinaryError as error:
         return str(error), {}
     return comparison.difference, comparison.traces

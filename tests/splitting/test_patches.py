@@ -55,8 +55,7 @@ def ordered(
     officials = Officials("x86_64", indexes=lambda: Indexes(no_index=True))
     still: list[tuple[Bundle, str]] = [(bundle, path) for bundle in bundles for path in uneditable]
     finder = PackageFinder(officials, request)
-    homes = dict.fromkeys(decision.pools, HOME)
-    orders = PatchMaker(decision, homes, finder, uneditable=still, cleans=cleans)
+    orders = PatchMaker(decision, finder, uneditable=still, cleans=cleans)
     for_pool = [order for pool in decision.pools for order in orders.for_pool(pool)]
     return {order.path: order for order in (*orders.for_bundle(bundles[0]), *for_pool)}
 

@@ -4,7 +4,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from vbuild.errors import RepackageError
-from vbuild.splitting.other_packages import compatible_alone, conflict, exact, required
+from vbuild.splitting.other_packages import RequirementWriter, compatible_alone, conflict, required
+from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.metadata import Metadata
 
 LINUX = 'platform_system == "Linux" and platform_machine == "x86_64"'
@@ -44,7 +45,7 @@ def test_a_part_of_a_toolkit_is_asked_for_at_no_version_of_its_own(
 
 def test_what_is_no_requirement_is_refused() -> None:
     with pytest.raises(RepackageError) as caught:
-        exact("x", "one two")
+        RequirementWriter(SplitRequest(), "x86_64").exactly("x", "one two")
     assert str(caught.value).startswith(f"'x==one two; {LINUX}' is not a requirement: Expected ")
     for call in (compatible_alone, lambda project, version: conflict(metadata(), project, version)):
         with pytest.raises(RepackageError) as caught:

@@ -165,7 +165,7 @@ def test_versions_are_asked_of_the_official_name_where_needed_was_a_path(look: B
     request = SplitRequest(smallest=0)
     decision = decide([bundle], request)
     assert decision.of(bundle, f"demo.libs/{name}").kind is DecisionKind.REPLACE
-    orders = PatchMaker(decision, {}, PackageFinder(Officials("x86_64", indexes=lambda: ALONE), request))
+    orders = PatchMaker(decision, PackageFinder(Officials("x86_64", indexes=lambda: ALONE), request))
     (order,) = (order for order in orders.for_bundle(bundle) if order.path == "demo/_c.so")
     assert dict(order.relink.renamed) == {
         f"$ORIGIN/../demo.libs/{name}": "libtop.so.1",

@@ -131,7 +131,7 @@ class _Builds:
     def _comparison(self, stays: _Copy, other: _Copy, views: Mapping[str, memoryview]) -> Comparison:
         files = (views[library.sha256] for _, library in (stays, other))
         try:
-            return compared(*files, called=(self._names(stays), self._names(other)), allows_builds=True)
+            return compared(*files, called=(self._names(stays), self._names(other)))
         except BinaryError as error:
             return Comparison(f"it cannot be compared: {error}")
 

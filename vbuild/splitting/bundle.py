@@ -1,9 +1,24 @@
-"""The ELF files of one wheel by installed path, which of them loads which, and which of them its code names."""
+"""The ELF files of one wheel by installed path, which of them loads which, and which of them its code names.
 
+What code and data name may be opened by path:
+
+    *.py, *.pth, .data/scripts      libx.so.1, engine.so, libx (code appends the rest); in strings also
+                                    demo.libs, .libs (appended to a package's name), *.so* (a pattern);
+                                    lib*.so.1 for f"lib{name}.so.1"
+    *.pyc without its *.py          the names that are wanted, anywhere: strings have no ends there
+    *.json, *.toml, *.cfg, *.txt    libx.so.1, engine.so
+
+Names that end in .dll or .dylib do not count for a Linux wheel.
+"""
+
+import ast
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
@@ -14,13 +29,12 @@ from vbuild.elf.catalogue import PlatformPolicy, hashed, is_shared_object, platf
 from vbuild.elf.linkage import link_graph, replaced_library
 from vbuild.elf.read import Loading
 from vbuild.elf.records import MAGIC
-from vbuild.errors import BinaryError, at
+from vbuild.errors import BinaryError, WheelError, at
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
-from vbuild.splitting.library_mentions import OWN_FOLDER, MentionReader, is_pattern, matches_pattern, spellings
 from vbuild.splitting.official import Provenance, Unproved
 from vbuild.wheel.archive import Wheel
-from vbuild.wheel.metadata import recorded_sha256
+from vbuild.wheel.metadata import is_dist_info, recorded_sha256
 from vbuild.wheel.paths import installed_path
 from vbuild.wheel.zip_read import Member
 
@@ -30,6 +44,44 @@ Origin = Provenance | Unproved | None
 _REPAIRED = re.compile(r"\.(libs|dylibs)$")
 # by a library's file name, its headers, its bytes and its SHA-256
 OriginFinder = Callable[[str, Loading, memoryview, str], Origin]
+
+# appended to a package's name, it is the folder of its libraries
+OWN_FOLDER = ".libs"
+
+_PYTHON = (".py", ".pth")
+_TEXTS = (".json", ".toml", ".cfg", ".ini", ".conf", ".txt", ".xml", ".yaml", ".yml")
+_BYTECODE = ".pyc"
+_SCRIPT = re.compile(r"[^/]+\.data/scripts/")
+# the path of bytecode, to be replaced by that of its source
+_CACHED = re.compile(r"(?:__pycache__/)?(?P<name>[^/]+?)(?:\.[\w-]+)?\.pyc$")
+# bytes; a larger text is data, and no list of libraries
+_LARGEST_TEXT = 1 << 20
+_LARGEST_SOURCE = 1 << 26
+
+_SUFFIX = re.compile(rb"\.so(?:\.[\w.+-]{0,250}|(?![\w-]))")
+# matched backwards from the suffix
+_STEM = re.compile(rb"[\w.+-]*")
+_LONGEST = 255
+# no name is longer than NAME_MAX, and without that bound a megabyte of digits in a string would take minutes
+_START = re.compile(
+    # a pattern that begins with letters is looked for twice as fast
+    rb"lib(?:[\w.+-]{0,250}\.so[\w.]*"
+    rb"|(?<=\blib)\w{3,}(?!\w)(?![\w.+*?\[\]{}%-]{0,250}\.(?:dylib|dll|lib|pyd)\b))"
+)
+# not x.solution, as in much Python
+_HAS_SUFFIX = re.compile(rb"\.so(?![a-z])")
+_PATTERN = re.compile(rb"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]|\.so\.[\"'{%]")
+_IS_PATTERN = re.compile(r"[*?\]][\w.-]{0,250}\.so|\.so(?![a-z])[\w.]{0,250}[*?\[]")
+# code appends a version here: f"libx.so.{major}" and the like
+_OPEN_END = re.compile(r"(?<=\.so\.)(?:%\w|\{[^{}]*\})?$")
+# put together: f"lib{name}.so.1", "lib{}.so".format(name), "lib%s.so" % name
+_COMPOSED = re.compile(rb"\blib(?:\{[^{}\s]{0,80}\}|%s)[\w.-]{0,80}\.so(?:[\w.]|\{[^{}\s]{0,80}\}|%[sd]){0,80}")
+_INSERTED = re.compile(r"\{[^{}]*\}|%[sd]")
+_FOLDER = re.compile(r"(?<![\w-])[\w-][\w.-]{0,250}\.libs\b")
+# after a name that is inserted: f"{__name__}.libs", "%s.libs", __name__ + ".libs"
+_OWN_FOLDER = re.compile(r"(?:^|[^\w./-]|%s)\.libs\b")
+# the byte before it is the length of a string
+_OWN_FOLDER_IN_BYTECODE = re.compile(rb"(?:\x05|%s|\{\w*\})\.libs")
 
 
 class SameLibrary(Struct, frozen=True):
@@ -165,7 +217,12 @@ class Bundle:
 
     @cached_property
     def _patterns(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, file) for name, files in self.mentions.items() if is_pattern(name) for file in files)
+        patterns = ((name, files) for name, files in self.mentions.items() if {"*", "?", "["} & {*name})
+        return tuple((name, file) for name, files in patterns for file in sorted(files))
+
+    def patterns_of(self, path: str) -> Iterator[tuple[str, str]]:
+        """The patterns that find a library at *path*, each with the file that has it."""
+        return ((pattern, file) for pattern, file in self._patterns if _matches_pattern(pattern, path, by=file))
 
     def _mentions_of(self, binary: WheelBinary) -> Iterator[tuple[str, str]]:
         """What stands for *binary* in other files: its name, its folder's, a pattern, or a beginning; and the file."""
@@ -175,9 +232,7 @@ class Bundle:
         if not binary.is_bundled:
             starts = (binary.file_name[:end] for end in range(1, len(binary.file_name) + 1))
             names.update(start for start in starts if ".so" not in start)
-        for pattern, file in self._patterns:
-            if matches_pattern(pattern, binary.path, by=file):
-                yield pattern, file
+        yield from self.patterns_of(binary.path)
         for name in names:
             # libraries often have their own name in their data
             yield from ((name, file) for file in self.mentions.get(name, ()) if file != binary.path)
@@ -191,6 +246,77 @@ class Bundle:
         return tuple(binary for binary in self.binaries.values() if binary.is_library)
 
 
+def _matches_pattern(pattern: str, path: str, *, by: str) -> bool:
+    """Whether code of the member *by* that looks for *pattern* finds the library at *path*.
+
+    A pattern without the beginning of a name is meant for the folders below that code's own.
+    """
+    name = path.rpartition("/")[2]
+    if not fnmatchcase(name, pattern):
+        return False
+    begin = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    folder, slash, _ = (installed_path(by) or "").rpartition("/")
+    return begin not in {"", "l", "li", "lib"} or path.startswith(folder + slash)
+
+
+def spellings(name: str, *, is_bundled: bool) -> Iterator[str]:
+    """What code may say for the library *name*: the name, and its beginning unless a repair tool made it."""
+    yield name
+    if not is_bundled and (start := re.match(r"lib\w{3,}", name)):
+        yield start[0]
+
+
+def _read(wheel: Wheel, member: Member) -> bytes:
+    if member.size > _LARGEST_SOURCE:
+        where = f"{wheel.path.name}: {member.path}: {member.size} bytes"
+        raise WheelError(f"{where} of Python code, expected {_LARGEST_SOURCE} at most")
+    return wheel.read(member)
+
+
+def _in_text(text: bytes) -> Iterator[str]:
+    for match in _SUFFIX.finditer(text):
+        stem = _STEM.match(text[max(match.start() - _LONGEST, 0) : match.start()][::-1])
+        if stem and stem[0]:
+            # a full stop may end a sentence
+            yield (stem[0][::-1] + match[0].rstrip(b".")).decode(errors="replace")
+
+
+def _in_code(source: bytes) -> Iterator[str]:
+    yield from (match.decode(errors="replace") for match in _START.findall(source))
+    has_suffix = _HAS_SUFFIX.search(source)  # most sources have none, and all that follows takes ten times as long
+    if has_suffix:
+        yield from (_INSERTED.sub("*", match.decode(errors="replace")) for match in _COMPOSED.findall(source))
+    if OWN_FOLDER.encode() in source or (has_suffix and _PATTERN.search(source)):
+        for text in _strings(source):
+            yield from _FOLDER.findall(text)
+            if _OWN_FOLDER.search(text):
+                yield OWN_FOLDER
+            if _IS_PATTERN.search(text) or _OPEN_END.search(text):
+                pattern = _OPEN_END.sub("*", text).rpartition("/")[2]
+                yield from (pattern,) if len(pattern) <= _LONGEST else ()
+
+
+def _strings(source: bytes) -> Iterator[str]:
+    tree = None
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        warnings.simplefilter("ignore")  # about escapes that a later Python will refuse
+        # a tree takes more than a hundred times the memory of its source
+        tree = ast.parse(source) if len(source) <= _LARGEST_TEXT else None
+    if tree is None:
+        yield from source.decode(errors="replace").splitlines()
+        return
+    nodes = [*ast.walk(tree)]
+    # to something else: f"{x}.libs", x + ".libs"
+    appended = {id(text) for node in nodes if isinstance(node, ast.JoinedStr) for text in node.values[1:]}
+    appended |= {id(node.right) for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)}
+    for node in nodes:
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or "\n" in node.value:
+            continue
+        # alone, it is the folder of libtool's results: os.path.join(folder, ".libs")
+        if not node.value.startswith(OWN_FOLDER) or id(node) in appended:
+            yield node.value
+
+
 @dataclass(slots=True)
 class WheelReader:
     """Reads wheels, a file that several have once; *room* is the folder for large inflated files."""
@@ -199,7 +325,8 @@ class WheelReader:
     room: Path | None = None
     on_progress: Callable[[int], None] = lambda _size: None
     _known: dict[tuple[str, int, int], tuple[Loading, str, Origin]] = field(default_factory=dict)
-    _mentions: MentionReader = field(default_factory=MentionReader)
+    # by hash in RECORD, and whether it is code
+    _texts: dict[tuple[str, bool], frozenset[str]] = field(default_factory=dict)
 
     def read(self, wheel: Wheel) -> Bundle:
         # also what is named like an ELF file and cannot be inflated: reading it says why
@@ -232,7 +359,7 @@ class WheelReader:
                 names.update(spellings(name, is_bundled=binary.is_bundled))
             if _REPAIRED.search(binary.folder):
                 names.add(binary.folder.rpartition("/")[2])
-        mentions = self._mentions.names(wheel, names)
+        mentions = self._names(wheel, names)
         for path, loading in (*outside.items(), *((path, binary.loading) for path, binary in ordered.items())):
             for name in loading.mentioned:
                 mentions.setdefault(name, set()).add(path)
@@ -253,3 +380,36 @@ class WheelReader:
                 return str(error).removeprefix(f"{member.path}: ")
         self.on_progress(member.size)
         return self._known[key]
+
+    def _names(self, wheel: Wheel, wanted: Collection[str]) -> dict[str, set[str]]:
+        """The names in *wheel*, each with its members; in bytecode only *wanted* names are found."""
+        members_of: dict[str, set[str]] = {}
+        sources = {member.path for member in wheel.members if member.path.endswith(".py")}
+        for member in wheel.members:
+            for name in self._in_member(wheel, member, sources, wanted):
+                members_of.setdefault(name, set()).add(member.path)
+        return members_of
+
+    def _in_member(
+        self, wheel: Wheel, member: Member, sources: Collection[str], wanted: Collection[str]
+    ) -> Collection[str]:
+        path = member.path
+        is_script = _SCRIPT.match(path) and member.size <= _LARGEST_TEXT and wheel.head(member, len(MAGIC)) != MAGIC
+        if path.endswith(_PYTHON) or is_script:
+            return self._of_content(wheel, member, is_code=True)
+        if path.endswith(_BYTECODE):
+            if _CACHED.sub(r"\g<name>.py", path) in sources:
+                return ()
+            code = _read(wheel, member)
+            names = {name for name in wanted if name.encode(errors="replace") in code}
+            return names | {OWN_FOLDER} if _OWN_FOLDER_IN_BYTECODE.search(code) else names
+        if path.endswith(_TEXTS) and member.size <= _LARGEST_TEXT and not is_dist_info(path):
+            return self._of_content(wheel, member, is_code=False)
+        return ()
+
+    def _of_content(self, wheel: Wheel, member: Member, *, is_code: bool) -> frozenset[str]:
+        known = wheel.row(member).hash or "", is_code
+        if not known[0] or known not in self._texts:
+            text = _read(wheel, member)
+            self._texts[known] = frozenset((*_in_text(text), *(_in_code(text) if is_code else ())))
+        return self._texts[known]

@@ -122,14 +122,32 @@ class LibsContents(Struct, frozen=True):
     def wheel(self, version: str) -> Companion:
         if not self.files:
             raise RepackageError(f"{self.name}: no library to put in, expected one at least")
-        name = WheelName(escaped(self.name), version, None, "py3", "none", self.platform)
         about = [f"{_CONTENTS}: {_SHA256}{self.contents}", *(f"{_PROJECT}: {project}" for project in self.projects)]
-        return _companion(name, self.name, self.body, self.texts, is_pure=self.is_pure, about=about)
+        return self._companion(version, self.platform, is_pure=self.is_pure, about=about)
 
     def empty(self, version: str) -> Companion:
         """The wheel with *version* and the same METADATA that fits everywhere and has no library."""
-        name = WheelName(escaped(self.name), version, None, "py3", "none", "any")
-        return _companion(name, self.name, self.body, self.texts, is_pure=True)
+        return self._companion(version, "any", is_pure=True)
+
+    def _companion(self, version: str, platform: str, *, is_pure: bool, about: Sequence[str] = ()) -> Companion:
+        """*about* are further lines of WHEEL."""
+        name = WheelName(escaped(self.name), version, None, "py3", "none", platform)
+        newest = bool(self.texts) or any(line.startswith("License-Expression:") for line in self.licence)
+        metadata = [
+            f"Metadata-Version: {'2.4' if newest else '2.1'}",
+            f"Name: {self.name}",
+            f"Version: {version}",
+            *self.body,
+        ]
+        wheel_lines = [
+            "Wheel-Version: 1.0",
+            f"Generator: {GENERATOR}",
+            f"Root-Is-Purelib: {str(is_pure).lower()}",
+            *(f"Tag: {tag}" for tag in sorted(map(str, name.tags))),
+            *about,
+        ]
+        metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
+        return Companion(name, metadata_file, wheel_file, self.texts)
 
 
 def projects_in(wheel_file: WheelFile) -> tuple[str, ...]:
@@ -140,34 +158,6 @@ def projects_in(wheel_file: WheelFile) -> tuple[str, ...]:
 def contents_in(wheel_file: WheelFile) -> str | None:
     stated = wheel_file.headers.value(_CONTENTS) or ""
     return stated.removeprefix(_SHA256) if stated.startswith(_SHA256) else None
-
-
-def _companion(
-    name: WheelName,
-    project: str,
-    body: Sequence[str],
-    licences: Mapping[str, bytes],
-    *,
-    is_pure: bool,
-    about: Sequence[str] = (),
-) -> Companion:
-    """*about* are further lines of WHEEL."""
-    newest = bool(licences) or any(line.startswith("License-Expression:") for line in body)
-    metadata = [
-        f"Metadata-Version: {'2.4' if newest else '2.1'}",
-        f"Name: {project}",
-        f"Version: {name.version}",
-        *body,
-    ]
-    wheel_lines = [
-        "Wheel-Version: 1.0",
-        f"Generator: {GENERATOR}",
-        f"Root-Is-Purelib: {str(is_pure).lower()}",
-        *(f"Tag: {tag}" for tag in sorted(map(str, name.tags))),
-        *about,
-    ]
-    metadata_file, wheel_file = (("\n".join(lines) + "\n").encode() for lines in (metadata, wheel_lines))
-    return Companion(name, metadata_file, wheel_file, licences)
 
 
 _LICENCE = re.compile(r"(un)?licen[cs]es?|copying|notice|eula|copyright|authors", re.IGNORECASE)

@@ -136,16 +136,15 @@ def compared(
     other: memoryview,
     *,
     called: tuple[Names, Names] | None = None,
-    allows_builds: bool = False,
 ) -> Comparison:
-    """Whether *other* is the library *expected*, or another build of it; both need libraries as they are *called*.
+    """Whether *other* is the library *expected*, or another build of it, if both need libraries as they are *called*.
 
     `BinaryError` if one of them is not a 64-bit little-endian ELF file, or is damaged.
     """
     names, other_names = called or (None, None)
     here, there = _File(ElfImage.parse(expected), names), _File(ElfImage.parse(other), other_names)
     traces = Counter[Trace]()
-    difference = next(_differences(here, there, traces if allows_builds else None), "")
+    difference = next(_differences(here, there, traces if called else None), "")
     return Comparison(difference, Counter() if difference else traces)
 
 

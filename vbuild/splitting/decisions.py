@@ -24,11 +24,11 @@ in the wheel. The library finds its dependencies by the RPATH of whatever loads 
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -44,12 +44,12 @@ from vbuild.elf.write import STUB_SECTIONS, loader_stub
 from vbuild.errors import RepackageError
 from vbuild.files.wording import counted
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.companion import libs_project
+from vbuild.splitting.companion import libs_folder, libs_project
 from vbuild.splitting.official import Provenance
 from vbuild.splitting.other_packages import conflict
 from vbuild.splitting.request import SplitRequest
 
-_ORIGIN = "$ORIGIN"
+ORIGIN = "$ORIGIN"
 _MACHINES = {"x86_64": ElfMachine.X86_64, "aarch64": ElfMachine.AARCH64}
 _DIGITS = 8
 _MUSL = "musllinux"
@@ -65,8 +65,8 @@ def stub(library: WheelBinary, rpath: str) -> bytes:
 
 def second_stub(library: WheelBinary) -> bytes:
     return loader_stub(
-        f"{_ORIGIN}/{library.name}",
-        _ORIGIN,
+        f"{ORIGIN}/{library.name}",
+        ORIGIN,
         soname=second_name(library),
         machine=_MACHINES[library.loading.outline.machine],
         is_inherited=True,
@@ -91,21 +91,13 @@ def stub_obstacle(bundle: Bundle, library: WheelBinary) -> str | None:
     return None
 
 
-class Doubt(Struct, frozen=True):
-    """What may not work with a stub in place of a library; *can_be_tried* if a run can show that it does."""
-
-    what: str
-    can_be_tried: bool = True
-
-
-def stub_doubt(bundle: Bundle, library: WheelBinary) -> Doubt | None:
-    if linking := _linking(bundle, library):
-        return Doubt(linking, can_be_tried=False)
+def stub_doubt(bundle: Bundle, library: WheelBinary) -> str:
+    """What may not work with a stub in place of *library*; a run can show that it does."""
     for path in sorted(bundle.namers(library)):
         member = bundle.wheel.find(path) if path.endswith(".py") else None
         if member and _NO_LOAD in bundle.wheel.read(member):
-            return Doubt(f"{path} asks with RTLD_NOLOAD whether a library is loaded")
-    return Doubt(f"it {asking}") if (asking := asks_own_place(library)) else None
+            return f"{path} asks with RTLD_NOLOAD whether a library is loaded"
+    return (asking := asks_own_place(library)) and f"it {asking}"
 
 
 def _linking(bundle: Bundle, library: WheelBinary) -> str | None:
@@ -180,6 +172,10 @@ class Pool(Struct, frozen=True, eq=False):
         return _widest(platforms) or platforms[0]
 
     @property
+    def folder(self) -> str:
+        return libs_folder(self.owner)
+
+    @property
     def is_pure(self) -> bool:
         return place_of(self.bundles[0])[1]
 
@@ -206,6 +202,10 @@ def pools_of(bundle: Bundle, pools: Iterable[Pool]) -> list[Pool]:
     return [pool for pool in pools if bundle in pool.bundles]
 
 
+def _pool_with(library: WheelBinary, bundle: Bundle, pools: Iterable[Pool]) -> Pool | None:
+    return next((pool for pool in pools if bundle in pool.bundles and pool.has(library)), None)
+
+
 class Owners(Struct, frozen=True):
     """What -libs wheels are named after: that of what several projects have, or None; by project, that of the rest."""
 
@@ -218,9 +218,10 @@ class Owners(Struct, frozen=True):
         projects = {bundle.wheel.name.project for bundle in split}
         libs = request.libs_project
         bases = {owner for bundle in split for owner in bundle.published.values()} - projects
-        if len(projects) > 1 or libs in bases:
-            return cls(libs, {project: project for project in projects})
-        return cls(None, {project: libs or project for project in projects})
+        is_base = len(projects) > 1 or libs in bases
+        return cls(
+            libs if is_base else None, {project: project if is_base else libs or project for project in projects}
+        )
 
 
 # the libraries of each wheel that can go to a -libs wheel
@@ -245,7 +246,7 @@ def planned_pools(movable: _Movable, owners: Owners, *, smallest: int) -> tuple[
 def _without(movable: _Movable, pools: Sequence[Pool]) -> _Movable:
     """What is left of *movable* without what the wheels get from *pools*."""
     return {
-        bundle: [library for library in libraries if not any(pool.has(library) for pool in pools_of(bundle, pools))]
+        bundle: [library for library in libraries if not _pool_with(library, bundle, pools)]
         for bundle, libraries in movable.items()
     }
 
@@ -255,36 +256,25 @@ def _base_pools(movable: _Movable, base: str, *, is_new: bool, smallest: int) ->
 
     They need nothing that wheels could give to another pool, and their wheels have no other files of their names.
     """
-    projects: dict[tuple[Place, Key], set[str]] = {}
-    for bundle, libraries in movable.items():
-        for library in libraries:
-            projects.setdefault((system_of(bundle), library.key), set()).add(bundle.wheel.name.project)
-    common = {
-        bundle: [
-            library
-            for library in libraries
-            if (
-                len(projects[system_of(bundle), library.key]) > 1
-                if is_new
-                else bundle.published.get(library.name) == base
-            )
-        ]
+    left = {
+        bundle: [library for library in libraries if is_new or bundle.published.get(library.name) == base]
         for bundle, libraries in movable.items()
     }
     while True:
-        pools = _pools(common, base, smallest=smallest, is_base=True)
+        pools = _pools(left, base, smallest=smallest, is_base=True)
         stranded = {
             pool.libraries[library.name].key
-            for pool, bundle in ((pool, bundle) for pool in pools for bundle in pool.bundles)
+            for pool in pools
+            for bundle in pool.bundles
             for library in movable[bundle]
             if pool.hides(library)
             or (pool.has(library) and not all(map(pool.has, _neighbours(bundle, library, movable[bundle]))))
         }
         if not stranded:
             return pools
-        common = {
+        left = {
             bundle: [library for library in libraries if library.key not in stranded]
-            for bundle, libraries in common.items()
+            for bundle, libraries in left.items()
         }
 
 
@@ -298,7 +288,7 @@ def _neighbours(bundle: Bundle, library: WheelBinary, movable: Sequence[WheelBin
 def _pools(movable: _Movable, owner: str, *, smallest: int, is_base: bool = False) -> list[Pool]:
     place = system_of if is_base else place_of
     order = {bundle: index for index, bundle in enumerate(movable)}
-    singles = [Pool(owner, (bundle,), libraries, is_base) for bundle, libraries in _repeated(movable, owner, place)]
+    singles = [*_singles(movable, owner, is_base=is_base)]
     platforms: _Platforms = {}
     for single in singles:
         for library in single.libraries.values():
@@ -424,23 +414,28 @@ def system_of(bundle: Bundle) -> Place:
     return str(sorted(systems_of(platform))) if systems_of(platform) else platform, is_pure
 
 
-def _repeated(
-    movable: _Movable, owner: str, place: Callable[[Bundle], Place]
-) -> Iterator[tuple[Bundle, dict[str, WheelBinary]]]:
-    """The wheels of *movable* with what others of their platform have, too, or the -libs wheel of *owner* seems to."""
-    counts = Counter(
-        (place(bundle), *key) for bundle, libraries in movable.items() for key in {library.key for library in libraries}
-    )
+def _singles(movable: _Movable, owner: str, *, is_base: bool) -> Iterator[Pool]:
+    """A pool for each wheel of what others of its place have, too, or the -libs wheel of *owner* seems to.
+
+    For a base, these others are of other projects.
+    """
+    places = {bundle: system_of(bundle) if is_base else place_of(bundle) for bundle in movable}
+    users = {
+        (bundle.wheel.name.project if is_base else bundle, places[bundle], library.key)
+        for bundle, libraries in movable.items()
+        for library in libraries
+    }
+    counts = Counter((place, key) for _, place, key in users)
     for bundle, libraries in movable.items():
-        folder = place(bundle)
         if repeated := {
             library.key: library
             for library in libraries
-            if counts[folder, *library.key] > 1 or bundle.published.get(library.name) == owner
+            if counts[places[bundle], library.key] > 1 or bundle.published.get(library.name) == owner
         }:
             # two files of one name do not fit into one folder
             names = Counter(name for name, _ in repeated)
-            yield bundle, {name: library for (name, _), library in repeated.items() if names[name] == 1}
+            alone = {name: library for (name, _), library in repeated.items() if names[name] == 1}
+            yield Pool(owner, (bundle,), alone, is_base)
 
 
 # toolkits keep stand-ins for the driver's libraries in this folder, to link against
@@ -453,10 +448,12 @@ _NO_NEED = (_UNNEEDED, _COMPATIBLE)
 
 
 class DecisionKind(StrEnum):
-    KEEP = "keep"
+    """In the order in which results list them."""
+
     REPLACE = "replace"
     SHARE = "share"
     RENAME = "rename"
+    KEEP = "keep"
 
 
 class LibraryDecision(Struct, frozen=True):
@@ -482,8 +479,8 @@ class Decisions(Struct, frozen=True, eq=False):
     by_bundle: Mapping[Bundle, Mapping[str, LibraryDecision]]
     pools: tuple[Pool, ...] = ()
 
-    def of(self, bundle: Bundle, path: str) -> LibraryDecision:
-        return self.by_bundle[bundle].get(path) or LibraryDecision(DecisionKind.KEEP)
+    def of(self, bundle: Bundle, path: str | None) -> LibraryDecision:
+        return self.by_bundle[bundle].get(path or "") or LibraryDecision(DecisionKind.KEEP)
 
 
 def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides: Collection[Key]) -> tuple[Bundle, ...]:
@@ -501,28 +498,25 @@ def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides:
 
     refusals: list[str] = []
 
-    def is_ambiguous(bundle: Bundle, library: WheelBinary) -> bool:
-        others = (known.get((library.soname, system), set()) for system in systems_of(bundle.wheel.name.platform))
-        return any(
-            project != bundle.wheel.name.project and contents != library.contents
-            for project, contents in chain.from_iterable(others)
-        )
-
-    def is_to_be_named(bundle: Bundle, library: WheelBinary) -> bool:
-        if hashed(library.file_name) or (library.file_name, library.sha256) in besides:
-            return False
-        if request.keeps(library.path) if request.private else not is_ambiguous(bundle, library):
-            return False
-        obstacle = name_obstacle(bundle, library, is_private=request.private)
-        if request.private and obstacle and obstacle not in _NO_NEED:
-            refusals.append(
-                f"{bundle.wheel.path.name}: {library.path}: cannot get a name of its own: {obstacle}; "
-                f"--keep {library.file_name} leaves it the one that it has"
-            )
-        return obstacle is None
-
     def named(bundle: Bundle) -> Bundle:
-        libraries = {library.path: library for library in bundle.libraries if is_to_be_named(bundle, library)}
+        wheel, libraries = bundle.wheel, dict[str, WheelBinary]()
+        for library in bundle.libraries:
+            is_ambiguous = any(
+                project != wheel.name.project and contents != library.contents
+                for system in systems_of(wheel.name.platform)
+                for project, contents in known[library.soname, system]
+            )
+            is_wanted = not request.keeps(library.path) if request.private else is_ambiguous
+            if not is_wanted or hashed(library.file_name) or (library.file_name, library.sha256) in besides:
+                continue
+            obstacle = name_obstacle(bundle, library, is_private=request.private)
+            if obstacle is None:
+                libraries[library.path] = library
+            elif request.private and obstacle not in _NO_NEED:
+                refusals.append(
+                    f"{wheel.path.name}: {library.path}: cannot get a name of its own: {obstacle}; "
+                    f"--keep {library.file_name} leaves it the one that it has"
+                )
         own_names = {path: _own_name(library, libraries, bundle.graph) for path, library in libraries.items()}
         binaries = {
             path: replace(
@@ -568,8 +562,10 @@ def name_obstacle(bundle: Bundle, library: WheelBinary, *, is_private: bool = Fa
     for edge in bundle.graph.consumers(library.path):
         if edge.name in bundle.binaries[edge.consumer].loading.needs_mentioned:
             return f"{edge.consumer} names it, and may open it by its name"
-    is_edited = is_private and bool(bundle.texts_naming(library))
-    opener = (None if is_edited else _naming(bundle, library)) if is_private else opener_of(bundle, library)
+    if not is_private:
+        opener = opener_of(bundle, library)
+    else:
+        opener = None if bundle.texts_naming(library) else _naming(bundle, library)
     obstacle = next(filter(None, obstacles), opener)
     files = bundle.binaries.values()
     is_for_others = all(file.is_library and bundle.namers(file) <= bundle.binaries.keys() for file in files)
@@ -705,14 +701,16 @@ class _WheelDecisions:
             return obstacle
         # what may be opened by its path leaves a stub there
         why = stub_obstacle(self.bundle, library)
-        if why is None and not is_asked and self.bundle.namer(library) and (doubt := stub_doubt(self.bundle, library)):
-            why = self._tried(library, doubt.what) if doubt.can_be_tried else doubt.what
+        if why is None and not is_asked and self.bundle.namer(library):
+            why = _linking(self.bundle, library) or self._tried(library, stub_doubt(self.bundle, library))
         if why is None:
             self.openers[library.path] = opener
         return why and f"{opener}; a stub would not do: {why}"
 
     def _tried(self, library: WheelBinary, doubt: str) -> str | None:
-        """The *doubt* about *library* with what a run has shown, or None if it has shown that it works."""
+        """The *doubt* about *library* with what a run has shown; None without one, or if a run shows that it works."""
+        if not doubt:
+            return None
         evidence = self.request.evidence.get(library.sha256)
         if evidence is None:
             self.triable.add(library.path)
@@ -765,15 +763,14 @@ class _WheelDecisions:
         return path in self.movable or (decision is not None and decision.is_gone)
 
     def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
-        mine = pools_of(self.bundle, pools)
         reasons = {
             path: self._why_unshared(library)
             for path, library in self.movable.items()
-            if not any(pool.has(library) for pool in mine)
+            if not _pool_with(library, self.bundle, pools)
         }
         # the loader searches the folders of pools before that of a stub
         staying = {binary.name: binary for path, binary in self.bundle.binaries.items() if not self._leaves(path)}
-        others = [] if self.openers.keys().isdisjoint(self.movable) else mine
+        others = [] if self.openers.keys().isdisjoint(self.movable) else pools_of(self.bundle, pools)
         hidden = next((name for name, library in staying.items() if any(pool.hides(library) for pool in others)), None)
         if hidden:
             why = f"a stub would not do: a wheel of shared libraries has another {hidden}"
@@ -781,8 +778,6 @@ class _WheelDecisions:
         return reasons
 
     def _why_unshared(self, library: WheelBinary) -> str:
-        if not self.request.share:
-            return "sharing is not asked for"
         if sum(other.name == library.name for other in self.bundle.libraries) > 1:
             return "the wheel has another file of its name"
         projects = self.copies[library.key]
@@ -806,14 +801,14 @@ class _WheelDecisions:
     def decisions(self, pools: Sequence[Pool]) -> dict[str, LibraryDecision]:
         decisions = dict(self.decided)
         for path, library in self.movable.items():
-            pool = next((pool for pool in pools_of(self.bundle, pools) if pool.has(library)), None)
+            pool = _pool_with(library, self.bundle, pools)
             opener = self.openers.get(path)
             reason = f"a stub stays, because {opener}" if opener else ""
             reason = "; ".join(filter(None, (reason, self.proofs.get(path))))
             decisions[path] = (
                 LibraryDecision(DecisionKind.SHARE, reason, pool=pool, leaves_stub=opener is not None)
                 if pool
-                else LibraryDecision(DecisionKind.KEEP, self._why_unshared(library))
+                else LibraryDecision(DecisionKind.KEEP, "sharing is not asked for")
             )
         for library in self.bundle.libraries:
             decision, origin = decisions[library.path], library.origin

@@ -27,7 +27,7 @@ from vbuild.config.requirements import checked_requirement, required_project, sp
 from vbuild.elf.catalogue import covers, systems_of
 from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
-from vbuild.index_client.located import ListedFile
+from vbuild.index_client.located import ListedFile, shown_place
 from vbuild.splitting.companion import Companion, LibsContents, contents_in, projects_in
 from vbuild.splitting.decisions import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Distant, Wheel, open_wheel
@@ -87,7 +87,7 @@ class Publications:
     indexes: Callable[[], Indexes] = Indexes.configured
     _read: dict[WheelName, PublishedLibs] = field(default_factory=dict)
     _listed: dict[str, Mapping[WheelName, ListedFile]] = field(default_factory=dict)
-    _firsts: dict[str, tuple[str, tuple[str, ...]] | None] = field(default_factory=dict)
+    _firsts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def releases(self, project: str) -> Iterator[tuple[Version, tuple[WheelName, ...]]]:
         """The versions of *project* with their wheels, the newest first; `RepackageError` if it is somebody else's."""
@@ -137,9 +137,9 @@ class Publications:
 
     def contradiction(self, release: WheelName, lines: Sequence[str]) -> str | None:
         """What is wrong with wheels of *release* that require *lines* beside the first published one, or None."""
-        if not lines or not (published := self._first(release)):
+        file, requires = self._first(release)
+        if not (lines and file):
             return None
-        file, requires = published
         stated = frozenset(map(spelled, requires))
         lacking = next((line for line in lines if spelled(line) not in stated), None)
         return lacking and (
@@ -149,8 +149,7 @@ class Publications:
 
     def libs_lines(self, release: WheelName) -> tuple[str, ...]:
         """Those of the lines of the first published wheel of *release* that require -libs wheels of a split."""
-        _, requires = self._first(release) or ("", ())
-        return tuple(line for line in requires if self._is_ours(required_project(line) or ""))
+        return tuple(line for line in self._first(release)[1] if self._is_ours(required_project(line) or ""))
 
     def libs_wheels(self, release: WheelName, libs: str | None = None) -> Iterator[WheelName]:
         """Those -libs wheels, and, if *libs* states the version of a base that is there, its."""
@@ -187,15 +186,15 @@ class Publications:
             return project.endswith(LIBS) and any(True for _ in self.releases(project))
         return False
 
-    def _first(self, release: WheelName) -> tuple[str, tuple[str, ...]] | None:
-        """The first published wheel of *release* and what it requires; what is given is published again."""
+    def _first(self, release: WheelName) -> tuple[str, tuple[str, ...]]:
+        """The first published wheel of *release*, if any, and what it requires; what is given is published again."""
         if self.against is None:
-            return None
+            return "", ()
         if release.release not in self._firsts:
             given = {wheel.path.name for wheel in self.given}
             files = (file for file in self._files(release.project) if file.is_wheel and file.file not in given)
             first = next((file for file in files if file.version == Version(release.version)), None)
-            self._firsts[release.release] = None
+            self._firsts[release.release] = "", ()
             if first:
                 with self._opened(first) as distant:
                     self._firsts[release.release] = first.file, distant.metadata.requires_dist
@@ -224,11 +223,7 @@ class Publications:
 
     @property
     def _shown(self) -> str:
-        if isinstance(self.against, str):
-            from vbuild.index_client.located import shown_place
-
-            return shown_place(self.against)
-        return str(self.against)
+        return shown_place(self.against) if isinstance(self.against, str) else str(self.against)
 
 
 def is_published(wanted: LibsContents, publications: Publications) -> bool:

@@ -140,11 +140,7 @@ class RequirementWriter(Struct, frozen=True):
         return tuple(dict.fromkeys(lines))
 
     def exactly(self, project: str, version: str) -> str:
-        return exact(project, version, machine=self.machine)
-
-
-def exact(project: str, version: str, *, machine: str = "x86_64") -> str:
-    return _line(f"{canonicalize_name(project)}=={version}", machine)
+        return _line(f"{canonicalize_name(project)}=={version}", self.machine)
 
 
 def compatible(extras: Collection[str], toolkit: str, *, machine: str = "x86_64") -> str:

@@ -7,7 +7,6 @@ Both or neither. An sdist whose requirements are Dynamic stays as it is: nobody 
 lock take those of a wheel.
 """
 
-import posixpath
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,13 +99,8 @@ def thin_wheel(
     wheel = bundle.wheel
     decisions = plan.decisions.by_bundle[bundle]
     gone = {bundle.binaries[path].member.path for path, decision in decisions.items() if decision.is_gone}
-    patched: dict[str, PatchedFile] = {}
-    renamed: dict[str, str] = {}
-    for file in plan.staying[bundle]:
-        member_path = file.patch.binary.member.path
-        if file.data is not None:
-            renamed[member_path] = posixpath.join(posixpath.dirname(member_path), file.patch.binary.name)
-            patched[renamed[member_path]] = file
+    patched = {file.patch.member_path: file for file in plan.staying[bundle] if file.data is not None}
+    renamed = {file.patch.binary.member.path: path for path, file in patched.items()}
     metadata = wheel.metadata()
     lines = merged(metadata, requires)
     has_new_lines = lines != metadata.requires_dist
@@ -190,23 +184,20 @@ def _gone(bundle: Bundle, plan: PatchPlan, companions: Mapping[Pool, Companion])
         elif decision.pool:
             name = companions[decision.pool].name
             purl = package_url(name.project, name.version, file=str(name))
-            target = f"{plan.libs_folders[decision.pool]}/{binary.name}"
+            target = f"{decision.pool.folder}/{binary.name}"
             yield Gone(binary.member.path, binary.sha256, binary.file_name, Treatment.MOVED, purl, target)
 
 
-def libs_wheel(
-    companion: Companion, files: Iterable[PatchedFile], *, stubs: Mapping[str, bytes] | None = None
-) -> OutputWheel:
+def libs_wheel(companion: Companion, files: Iterable[PatchedFile], *, stubs: Mapping[str, bytes]) -> OutputWheel:
     """Later releases with the same libraries require it: it has no time and no bill of these wheels."""
-    parts: list[CopiedMember | NewMember] = []
-    for file in files:
-        path = file.patch.path
-        if file.data is None:
-            parts.append(CopiedMember(file.patch.bundle.wheel, file.patch.binary.member, path))
-        else:
-            parts.append(NewMember(path, file.data))
-    parts += (NewMember(path, data) for path, data in (*(stubs or {}).items(), *companion.members))
-    return OutputWheel(companion.name, None, tuple(parts))
+    moving = (
+        CopiedMember(file.patch.bundle.wheel, file.patch.binary.member, file.patch.path)
+        if file.data is None
+        else NewMember(file.patch.path, file.data)
+        for file in files
+    )
+    new = (NewMember(path, data) for path, data in (*stubs.items(), *companion.members))
+    return OutputWheel(companion.name, None, (*moving, *new))
 
 
 _PYPROJECT = "pyproject.toml"

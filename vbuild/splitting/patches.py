@@ -35,7 +35,6 @@ from pathlib import Path
 from threading import Lock
 
 from msgspec import Struct
-from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Edge, Via
 from vbuild.elf.linkage import ORIGIN_TOKEN
@@ -47,16 +46,14 @@ from vbuild.files.edited import EditedFile, Spool
 from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle, WheelBinary
-from vbuild.splitting.companion import libs_folder, libs_project
-from vbuild.splitting.decisions import Decisions, Pool, decide, second_name, second_stub, stub
+from vbuild.splitting.companion import libs_project
+from vbuild.splitting.decisions import ORIGIN, Decisions, Pool, decide, second_name, second_stub, stub
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import forget
 from vbuild.wheel.blocks import as_edit
 from vbuild.wheel.paths import installed_path
-
-ORIGIN = "$ORIGIN"
 
 _TOKEN = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 _BUILD_MACHINE = "a folder of the machine it was built on"
@@ -122,14 +119,14 @@ def rpath_of(
 
 def removed_entries(path: str, loading: Loading, *, left: Collection[str]) -> tuple[str, ...]:
     """The entries of the file at *path* that lead nowhere on other machines, with the reason, but for *left*."""
-    entries = _entries(path, loading, None, None)
+    entries = _entries(path, loading, (), ())
     return tuple(f"{entry.text}: {entry.dropped}" for entry in entries if entry.dropped and entry.text not in left)
 
 
 def _entries(
-    path: str, loading: Loading, alive: Collection[str] | None, there: Collection[str] | None
+    path: str, loading: Loading, alive: Collection[str], there: Collection[str] | None
 ) -> Iterator[_RpathEntry]:
-    living = None if alive is None else set(map(_normal, alive))
+    living = set(map(_normal, alive))
     known = None if there is None else set(map(_normal, there))
     for text in loading.outline.search_path:
         origin = ORIGIN_TOKEN.match(text)
@@ -142,7 +139,7 @@ def _entries(
         else:
             folder = _normal(posixpath.join(posixpath.dirname(path), rest.lstrip("/")))
             leaves = folder == ".." or folder.startswith("../")
-            is_dead = living is not None and folder not in living and (known is None or folder in known)
+            is_dead = folder not in living and (known is None or folder in known)
             yield _RpathEntry(text, folder, dropped="no library is left there" if is_dead and not leaves else "")
 
 
@@ -171,12 +168,16 @@ class FilePatch(Struct, frozen=True, eq=False):
     def is_empty(self) -> bool:
         return self.relink == Relink()
 
+    @property
+    def member_path(self) -> str:
+        """Where its own wheel has it afterwards."""
+        return posixpath.join(posixpath.dirname(self.binary.member.path), self.binary.name)
+
 
 class PatchMaker(Struct, frozen=True, eq=False):
     """With *cleans*, RPATHs also lead to libraries that no wheel brings; entries of the build machine are removed."""
 
     decisions: Decisions
-    libs_folders: Mapping[Pool, str]
     packages: PackageFinder
     uneditable: Collection[tuple[Bundle, str]] = ()
     cleans: bool = False
@@ -191,9 +192,8 @@ class PatchMaker(Struct, frozen=True, eq=False):
         )
 
     def for_pool(self, pool: Pool) -> tuple[FilePatch, ...]:
-        folder = self.libs_folders[pool]
         return tuple(
-            self._patch(_Destination(pool.source(library), library, f"{folder}/{name}", frozenset({folder})))
+            self._patch(_Destination(pool.source(library), library, f"{pool.folder}/{name}", frozenset({pool.folder})))
             for name, library in pool.libraries.items()
         )
 
@@ -208,9 +208,9 @@ class PatchMaker(Struct, frozen=True, eq=False):
         packages: dict[LibraryPackage, None] = {}
         pools: dict[Pool, None] = {}
         for edge in bundle.graph.needs(binary.path):
-            decision = self.decisions.of(bundle, edge.provider) if edge.provider else None
+            decision = self.decisions.of(bundle, edge.provider)
             renamed += _renamed(destination, edge, bundle.new_name(edge.provider))
-            if decision and decision.provenance and edge.provider:
+            if edge.provider and decision.provenance:
                 renamed += _renamed(destination, edge, decision.provenance.library.soname)
                 for provenance in self._replaced(bundle, edge.provider):
                     official[provenance.wheel] = None
@@ -218,10 +218,10 @@ class PatchMaker(Struct, frozen=True, eq=False):
                     folders[provenance.library.path.rpartition("/")[0]] = None
                     wheels = self.packages.officials.closure(provenance.wheel)
                     folders |= dict.fromkeys(folder for wheel in wheels for folder in wheel.folders)
-            elif decision and decision.pool and edge.provider:
+            elif edge.provider and decision.pool:
                 is_path = "/" in edge.name and not bundle.new_name(edge.provider)
                 renamed += [(edge.name, bundle.binaries[edge.provider].name)] if is_path else []
-                pools[decision.pool], folder = None, self.libs_folders[decision.pool]
+                pools[decision.pool], folder = None, decision.pool.folder
                 # a file in that folder without RUNPATH is found by the RPATH of the file that loads it
                 if destination.path.rpartition("/")[0] != folder or binary.loading.outline.runpath:
                     (first if decision.leaves_stub else folders)[folder] = None
@@ -240,7 +240,7 @@ class PatchMaker(Struct, frozen=True, eq=False):
         if destination.path != destination.binary.path:
             for opened in destination.bundle.opened_by.get(destination.binary.path, ()):
                 if pool := self.decisions.of(destination.bundle, opened.path).pool:
-                    yield self.libs_folders[pool]
+                    yield pool.folder
 
     def _replaced(self, bundle: Bundle, path: str) -> Iterator[Provenance]:
         """The origin of the replaced library at *path*, and of the replaced libraries that it loads in turn."""
@@ -314,14 +314,6 @@ class PatchedFile(Struct, frozen=True, eq=False):
     sha256: str
 
 
-class _KeptFile(Struct, frozen=True):
-    """The hash of a patched file, and, if it changed, its *place* in the spool or its *data*."""
-
-    sha256: str
-    place: range | None = None
-    data: EditedFile | None = None
-
-
 @dataclass(slots=True, eq=False)
 class Patcher:
     """Patches files, equal ones once; the results last until *stack* closes; *room* is for temporary files."""
@@ -331,7 +323,8 @@ class Patcher:
     _spool: Spool = field(init=False)
     _lock: Lock = field(default_factory=Lock)
     _left: int = _MOST_MAPPED
-    _kept: dict[_Key, _KeptFile] = field(default_factory=dict)
+    # the SHA-256, and what changed: at a place in the spool, or as it is
+    _kept: dict[_Key, tuple[str, range | EditedFile | None]] = field(default_factory=dict)
     _failures: dict[_Key, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -360,28 +353,25 @@ class Patcher:
                         _check_table(source, view)
                         digest = hashlib.sha256(view).hexdigest()
                         is_new = digest != binary.sha256
-                        self._kept[_key(patch)] = (
-                            self._keep(edited, view, digest, mapped) if is_new else _KeptFile(digest)
-                        )
+                        self._kept[_key(patch)] = digest, self._keep(edited, view, mapped) if is_new else None
                 except BinaryError as error:
                     self._failures[_key(patch)] = str(error)
 
-    def _keep(self, before: EditedFile, view: memoryview, sha256: str, mapped: ExitStack) -> _KeptFile:
+    def _keep(self, before: EditedFile, view: memoryview, mapped: ExitStack) -> range | EditedFile:
         after = as_edit(view, before)
         with self._lock:
             if after.source.obj is not before.source.obj or not self._left:
-                return _KeptFile(sha256, self._spool.put(view))
+                return self._spool.put(view)
             self._left -= 1
             self.stack.push(mapped.pop_all())
         forget(after.source)
-        return _KeptFile(sha256, data=after)
+        return after
 
     def patched(self, patch: FilePatch) -> PatchedFile:
         if patch.is_empty:
             return PatchedFile(patch, None, patch.binary.sha256)
-        kept_file = self._kept[_key(patch)]
-        data = EditedFile.whole(self._spool.view(kept_file.place)) if kept_file.place else kept_file.data
-        return PatchedFile(patch, data, kept_file.sha256)
+        digest, data = self._kept[_key(patch)]
+        return PatchedFile(patch, EditedFile.whole(self._spool.view(data)) if isinstance(data, range) else data, digest)
 
 
 def _check_table(before: memoryview, after: memoryview) -> None:
@@ -401,7 +391,6 @@ class PatchPlan(Struct, frozen=True, eq=False):
     """The *decisions*, with all files after their patches."""
 
     decisions: Decisions
-    libs_folders: Mapping[Pool, str]
     staying: Mapping[Bundle, tuple[PatchedFile, ...]]
     moving: Mapping[Pool, tuple[PatchedFile, ...]]
     uneditable: Mapping[tuple[Bundle, str], str]
@@ -411,7 +400,7 @@ class PatchPlan(Struct, frozen=True, eq=False):
         for path, decision in self.decisions.by_bundle[bundle].items():
             if decision.pool and decision.leaves_stub:
                 library = bundle.binaries[path]
-                stubs[library.member.path] = stub(library, rpath_to(path, self.libs_folders[decision.pool]))
+                stubs[library.member.path] = stub(library, rpath_to(path, decision.pool.folder))
         return stubs
 
     def second_stubs(self, pool: Pool) -> dict[str, bytes]:
@@ -421,7 +410,7 @@ class PatchPlan(Struct, frozen=True, eq=False):
                 (bundle, copy.path) for bundle in pool.bundles for copy in bundle.libraries if copy.key == library.key
             )
             if any(self.decisions.of(bundle, path).leaves_stub for bundle, path in copies):
-                stubs[f"{self.libs_folders[pool]}/{second_name(library)}"] = second_stub(library)
+                stubs[f"{pool.folder}/{second_name(library)}"] = second_stub(library)
         return stubs
 
 
@@ -432,11 +421,10 @@ def plan_patches(
     uneditable: dict[tuple[Bundle, str], str] = {}
     while True:
         decisions = decide(bundles, request, uneditable=uneditable)
-        folders = {pool: libs_folder(pool.owner) for pool in decisions.pools}
         _check_names(decisions.pools)
-        for pool, folder in folders.items():
-            _check_folder_is_free(pool, folder)
-        maker = PatchMaker(decisions, folders, packages, uneditable=uneditable.keys(), cleans=request.rpath)
+        for pool in decisions.pools:
+            _check_folder_is_free(pool)
+        maker = PatchMaker(decisions, packages, uneditable=uneditable.keys(), cleans=request.rpath)
         staying = {bundle: maker.for_bundle(bundle) for bundle in bundles}
         moving = {pool: maker.for_pool(pool) for pool in decisions.pools}
         every = chain.from_iterable((*staying.values(), *moving.values()))
@@ -444,7 +432,6 @@ def plan_patches(
         if not failed:
             return PatchPlan(
                 decisions,
-                folders,
                 {bundle: tuple(map(patcher.patched, patches)) for bundle, patches in staying.items()},
                 {pool: tuple(map(patcher.patched, patches)) for pool, patches in moving.items()},
                 uneditable,
@@ -465,18 +452,14 @@ def _check_names(pools: Sequence[Pool]) -> None:
             )
 
 
-def _check_folder_is_free(pool: Pool, folder: str) -> None:
-    """Refuse a wheel with files in the *folder* of its -libs wheel: installers remove an old wheel's files last."""
-    project = canonicalize_name(folder.partition("/")[0])
+def _check_folder_is_free(pool: Pool) -> None:
+    """Refuse a wheel with files in the folder of its -libs wheel: installers remove an old wheel's files last."""
     for bundle in pool.bundles:
         paths = (installed_path(member.path) or "" for member in bundle.wheel.members)
-        taken = next((path for path in paths if path.startswith(f"{folder}/")), None)
-        if taken or bundle.wheel.name.project == project:
-            why = (
-                f"{taken} is where its shared libraries would be"
-                if taken
-                else "its shared libraries would be a wheel of its own name"
-            )
+        taken = (path for path in paths if path.startswith(f"{pool.folder}/"))
+        why = next((f"{path} is where its shared libraries would be" for path in taken), "")
+        if why or bundle.wheel.name.project == libs_project(pool.owner):
+            why = why or "its shared libraries would be a wheel of its own name"
             raise RepackageError(
                 f"{bundle.wheel.path.name}: {why}; say with --libs what else their wheel is to be called"
             )

@@ -291,7 +291,7 @@ def _promising(
 
 def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
     """The lines for each wheel, given those that each needs itself, and warnings if wheels contradict."""
-    lines: dict[Bundle, _Lines] = dict(own)
+    lines: dict[Bundle, _Lines] = {}
     warnings: dict[Bundle, str] = {}
     families: dict[tuple[str, ...], list[Bundle]] = {}
     for bundle in own:
@@ -304,14 +304,14 @@ def agreed_requirements(own: Mapping[Bundle, _Lines]) -> tuple[Mapping[Bundle, _
             by_subject.setdefault(subject, {})[line] = None
         common = [line for several in by_subject.values() if len(several) == 1 for line in several]
         conflicting = next((several for several in by_subject.values() if len(several) > 1), None)
-        for bundle in family:
-            lines[bundle] = tuple(dict.fromkeys([*common, *own[bundle]]))
-            if conflicting:
-                first, second, *_ = conflicting
-                warnings[bundle] = (
-                    f"wheels of one release require {first} and {second}; tools that read the metadata of one file "
-                    "for all of them, as uv lock does, will take the wrong one for some"
-                )
+        lines |= {bundle: tuple(dict.fromkeys([*common, *own[bundle]])) for bundle in family}
+        if conflicting:
+            first, second, *_ = conflicting
+            warning = (
+                f"wheels of one release require {first} and {second}; tools that read the metadata of one file "
+                "for all of them, as uv lock does, will take the wrong one for some"
+            )
+            warnings |= dict.fromkeys(family, warning)
     return lines, warnings
 
 
@@ -380,7 +380,7 @@ class SplitPlan:
             new = [pool for pool in alike if not self._choices[pool].is_published]
             if new and (users := tuple(self._empty_users(alike))):
                 empty = self._choices[new[0]].contents.empty(self.companions[new[0]].name.version)
-                empty_wheels.append((libs_wheel(empty, ()), users))
+                empty_wheels.append((libs_wheel(empty, (), stubs={}), users))
         return dict(empty_wheels)
 
     def requires_of(self, source: SourceFiles) -> _Lines:
@@ -394,13 +394,12 @@ class SplitPlan:
 
     @cached_property
     def preloads(self) -> Mapping[Bundle, PreloadFiles]:
-        preloads = {}
-        for machine, bundle in self._bundles:
-            preloads[bundle] = PreloadFiles({})
-            if machine.request.preload:
-                closure = machine.packages.officials.closure
-                preloads[bundle] = preload_files(bundle, machine.patches, self.companions, closure=closure)
-        return preloads
+        return {
+            bundle: preload_files(bundle, machine.patches, self.companions, closure=machine.packages.officials.closure)
+            if machine.request.preload
+            else PreloadFiles({})
+            for machine, bundle in self._bundles
+        }
 
     @cached_property
     def _agreed(self) -> tuple[Mapping[Bundle, _Lines], Mapping[Bundle, str]]:
@@ -420,9 +419,8 @@ class SplitPlan:
     @cached_property
     def thin_wheels(self) -> Mapping[Bundle, OutputWheel | None]:
         """The wheels that change; None for one that is copied."""
-        outputs = {}
-        for machine, bundle in self._bundles:
-            outputs[bundle] = thin_wheel(
+        return {
+            bundle: thin_wheel(
                 bundle,
                 machine.patches,
                 requires=self.requires(bundle),
@@ -430,7 +428,8 @@ class SplitPlan:
                 new_files=self.preloads[bundle].files,
                 bill=machine.request.bill,
             )
-        return outputs
+            for machine, bundle in self._bundles
+        }
 
     @cached_property
     def libs_wheels(self) -> Mapping[Pool, OutputWheel]:
@@ -480,7 +479,4 @@ class SplitPlan:
             if owner is bundle
         )
         yield from self.preloads[bundle].warnings
-        if warning := self._contradictions.get(bundle.wheel.name.release):
-            yield warning
-        if warning := self._agreed[1].get(bundle):
-            yield warning
+        yield from filter(None, (self._contradictions.get(bundle.wheel.name.release), self._agreed[1].get(bundle)))

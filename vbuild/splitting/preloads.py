@@ -42,6 +42,7 @@ MODULE = "_preload_libraries"
 _INIT = "__init__"
 # Python imports a package's __init__ from an extension module before one from a source
 _COMPILED_INIT = re.compile(r"__init__(\.[\w-]+)*\.so")
+# in the __init__.py of an old-style namespace package, which all of its wheels contain
 _NAMESPACE = re.compile(r"\b(extend_path|declare_namespace)\s*\(")
 _LINE = re.compile(r"[^\r\n]*(\r\n|\r|\n|$)")
 _BOM = "\ufeff"
@@ -153,11 +154,6 @@ def package_of(consumer: str, packages: Collection[str]) -> str | None:
         if folder in packages:
             return folder
     return None
-
-
-def is_namespace(source: str) -> bool:
-    """Whether *source* is the ``__init__.py`` of an old-style namespace package, which all of its wheels contain."""
-    return bool(_NAMESPACE.search(source))
 
 
 def hooked(data: bytes) -> bytes:
@@ -348,10 +344,12 @@ def preload_files(
     members = {path: member for member in bundle.wheel.members if (path := installed_path(member.path))}
     inits = {path: bundle.wheel.read(member) for path, member in members.items() if path.endswith("/__init__.py")}
     sources = {path: data.decode(errors="replace") for path, data in inits.items()}
-    namespaces = {path.rpartition("/")[0] for path, text in sources.items() if is_namespace(text)}
+    namespaces = {path.rpartition("/")[0] for path, text in sources.items() if _NAMESPACE.search(text)}
     packages, unserved = hooks(roots, members.keys(), namespaces=namespaces, sources=sources)
     others = [*_possible_dependencies(patches, closure)]
-    user = next((path for path in sorted(roots) if path in stubs or _needs_moved(bundle, plan, path)), None)
+    moved = {path for path in bundle.binaries if plan.decisions.of(bundle, path).is_gone}
+    needs = {path: {edge.provider for edge in bundle.graph.needs(path)} for path in roots}
+    user = next((path for path in sorted(roots) if path in stubs or moved & needs[path]), None)
     if packages:
         # what opens a stub belongs to the packages, wherever the stub is
         unserved = tuple(path for path in unserved if path not in stubs)
@@ -367,11 +365,6 @@ def preload_files(
         module = preload_source(package, libraries, others=others, user=user).encode()
         files |= {init: changed, f"{init.rpartition('/')[0]}/{MODULE}.py": module}
     return PreloadFiles(files, tuple(warnings))
-
-
-def _needs_moved(bundle: Bundle, plan: PatchPlan, path: str) -> bool:
-    edges = bundle.graph.needs(path)
-    return any(plan.decisions.of(bundle, edge.provider).is_gone for edge in edges if edge.provider)
 
 
 def _possible_dependencies(
@@ -394,7 +387,7 @@ def _moved(bundle: Bundle, plan: PatchPlan, companions: Mapping[Pool, Companion]
             library = decision.provenance.library
             yield PreloadedLibrary(library.path, decision.provenance.wheel.project, _pathfinder(library.soname))
         elif decision.pool:
-            folder, requirement = plan.libs_folders[decision.pool], companions[decision.pool].requirement
+            folder, requirement = decision.pool.folder, companions[decision.pool].requirement
             binary = bundle.binaries[path]
             yield PreloadedLibrary(f"{folder}/{binary.name}", requirement)
             if decision.leaves_stub:

@@ -22,8 +22,6 @@ from vbuild.splitting.plan import MachinePlan, SplitPlan
 # paths of the files that were written, by name
 Written = Mapping[str, Path]
 
-_ORDER = (DecisionKind.REPLACE, DecisionKind.SHARE, DecisionKind.RENAME, DecisionKind.KEEP)
-
 # keys in JSON
 _COMPANION_KEYS = {"name": "wheel", "packed": "packed_bytes", "unpacked": "bytes", "wheels": "for"}
 
@@ -321,7 +319,7 @@ def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
             subject = (binary.name, "") if decision.is_gone and binary.is_bundled else ("", path)
             copies.setdefault((*subject, decision), []).append((bundle, binary))
     moves = (_move(plan, decision, several) for (*_, decision), several in copies.items())
-    yield from sorted(moves, key=lambda move: (_ORDER.index(move.kind), -move.packed, move.path))
+    yield from sorted(moves, key=lambda move: ([*DecisionKind].index(move.kind), -move.packed, move.path))
 
 
 def _move(plan: SplitPlan, decision: LibraryDecision, several: Sequence[tuple[Bundle, WheelBinary]]) -> LibraryMove:
@@ -333,8 +331,8 @@ def _move(plan: SplitPlan, decision: LibraryDecision, several: Sequence[tuple[Bu
     elif decision.pool:
         target = plan.companions[decision.pool].requirement
     traces = Counter[str]()
-    for copy in {copy.sha256: copy for copy in copies}.values():
-        traces |= Counter(copy.same_as.traces if copy.same_as else {})
+    for same_as in filter(None, (copy.same_as for copy in copies)):
+        traces |= Counter(same_as.traces)
     return LibraryMove(
         name=first.file_name,
         own_name=first.own_name,

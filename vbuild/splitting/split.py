@@ -155,8 +155,7 @@ def _write(
             threads=available_cores(),
         )
     others = (*(wheel.path for wheel in plan.unchanged), *(source.path for source in plan.sources))
-    names = (*(str(output.name) for output in outputs), *(path.name for path in others))
-    return {name: folder / name for name in names}
+    return {name: folder / name for name in new.union(path.name for path in others)}
 
 
 def _write_output(pair: tuple[OutputWheel, WheelWriter], *, on_progress: Callable[[str, int], None]) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -172,14 +173,10 @@ def _groups(wheels: Sequence[Path]) -> list[list[Path]]:
             files[wheel] = frozenset(filter(None, (installed_path(member.path) for member in source.members)))
     groups: list[list[Path]] = []
     for wheel in wheels:
-        group = next(
-            (candidate for candidate in groups if all(files[wheel].isdisjoint(files[other]) for other in candidate)),
-            None,
-        )
-        if group is None:
-            groups.append([wheel])
-        else:
-            group.append(wheel)
+        free = (group for group in groups if all(files[wheel].isdisjoint(files[other]) for other in group))
+        if (group := next(free, None)) is None:
+            groups.append(group := [])
+        group.append(wheel)
     return groups
 
 
@@ -225,9 +222,6 @@ def _last_line(text: str) -> str:
 
 
 def _first_change(now: str, before: str) -> str:
-    lines, others = now.splitlines(), before.splitlines()
-    index = next((number for number, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
-    if index is None:
-        index = min(len(lines), len(others))
-    line, other = (repr(some[index]) if index < len(some) else "nothing" for some in (lines, others))
-    return f"{line} instead of {other}"
+    pairs = zip_longest(now.splitlines(), before.splitlines())
+    pair = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+    return " instead of ".join("nothing" if line is None else repr(line) for line in pair)

@@ -93,7 +93,6 @@ from vbuild.publishing.model import (
 )
 from vbuild.publishing.releases import OfferedRelease, OfferedWheel, exact_pins
 from vbuild.splitting.bundle import Bundle, WheelReader
-from vbuild.splitting.library_mentions import is_pattern, matches_pattern
 from vbuild.splitting.patches import rpath_of, rpath_to
 from vbuild.verification.levels import Claim, Levels
 from vbuild.verification.model import Finding, Severity
@@ -122,11 +121,9 @@ def family_members(join: Join, family: LevelFamily) -> Iterator[Member]:
             f"{MOVED}{stem}-{digest.hexdigest()[:_DIGITS]}.so",
         )
         path = f"{folder}/{name}"
-        for pattern, files in base.build.bundle.mentions.items():
-            for file in sorted(files) if is_pattern(pattern) else ():
-                if matches_pattern(pattern, path, by=file):
-                    fault = f"{file} opens what {pattern} finds, by its path: no copy for a level would be chosen"
-                    raise RepackageError(f"{base}: {fault}")
+        for pattern, file in base.build.bundle.patterns_of(path):
+            fault = f"{file} opens what {pattern} finds, by its path: no copy for a level would be chosen"
+            raise RepackageError(f"{base}: {fault}")
         with at(base):
             stub = loader_stub(name, rpath_to(base.path, folder), soname=soname)
         yield Put(member, stub, mode=_EXECUTABLE)
