@@ -448,12 +448,12 @@ _NO_NEED = (_UNNEEDED, _COMPATIBLE)
 
 
 class DecisionKind(StrEnum):
-    """In the order in which results list them."""
+    """In the order in which results list them, but for what stays as it is: it comes last."""
 
+    KEEP = "keep"
     REPLACE = "replace"
     SHARE = "share"
     RENAME = "rename"
-    KEEP = "keep"
 
 
 class LibraryDecision(Struct, frozen=True):
@@ -471,6 +471,9 @@ class LibraryDecision(Struct, frozen=True):
         return self.kind in {DecisionKind.REPLACE, DecisionKind.SHARE}
 
 
+_KEPT = LibraryDecision(DecisionKind.KEEP)
+
+
 # by wheel and path, why a file cannot be edited; what it needs has to stay
 Uneditable = Mapping[tuple[Bundle, str], str]
 
@@ -480,7 +483,7 @@ class Decisions(Struct, frozen=True, eq=False):
     pools: tuple[Pool, ...] = ()
 
     def of(self, bundle: Bundle, path: str | None) -> LibraryDecision:
-        return self.by_bundle[bundle].get(path or "") or LibraryDecision(DecisionKind.KEEP)
+        return self.by_bundle[bundle].get(path or "", _KEPT)
 
 
 def with_own_names(bundles: Sequence[Bundle], request: SplitRequest, *, besides: Collection[Key]) -> tuple[Bundle, ...]:
@@ -759,8 +762,7 @@ class _WheelDecisions:
                     yield path, doubt
 
     def _leaves(self, path: str) -> bool:
-        decision = self.decided.get(path)
-        return path in self.movable or (decision is not None and decision.is_gone)
+        return path in self.movable or self.decided.get(path, _KEPT).is_gone
 
     def unshared(self, pools: Sequence[Pool]) -> dict[str, str]:
         reasons = {

@@ -80,11 +80,15 @@ class PublishedLibs(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Publications:
-    """The wheels that are there already: those *given*, and those *against* which a release is split: URL or folder."""
+    """The wheels that are there already: those *given*, and those *against* which a release is split: URL or folder.
+
+    *libs* is the -libs wheel that a request names.
+    """
 
     given: Sequence[Wheel] = ()
     against: str | Path | None = None
     indexes: Callable[[], Indexes] = Indexes.configured
+    libs: str | None = None
     _read: dict[WheelName, PublishedLibs] = field(default_factory=dict)
     _listed: dict[str, Mapping[WheelName, ListedFile]] = field(default_factory=dict)
     _firsts: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -151,23 +155,23 @@ class Publications:
         """Those of the lines of the first published wheel of *release* that require -libs wheels of a split."""
         return tuple(line for line in self._first(release)[1] if self._is_ours(required_project(line) or ""))
 
-    def libs_wheels(self, release: WheelName, libs: str | None = None) -> Iterator[WheelName]:
+    def libs_wheels(self, release: WheelName) -> Iterator[WheelName]:
         """Those -libs wheels, and, if *libs* states the version of a base that is there, its."""
         for line in self.libs_lines(release):
             requirement = checked_requirement(line, RepackageError)
             for version, wheels in self.releases(requirement.name):
                 if version in requirement.specifier:
                     yield from wheels
-        name, _, stated = (libs or "").partition("==")
+        name, _, stated = (self.libs or "").partition("==")
         for version, wheels in self.releases(name.removesuffix(LIBS) + LIBS) if stated and self.against else ():
             if version == Version(stated):
                 yield from (wheel for wheel in wheels if self.read(wheel).projects)
 
-    def library_names(self, release: WheelName, libs: str | None) -> dict[str, str]:
+    def library_names(self, release: WheelName) -> dict[str, str]:
         """The file names of what is in those -libs wheels, with what these are named after."""
         return {
             PurePosixPath(path).name: wheel.project.removesuffix(LIBS)
-            for wheel in self.libs_wheels(release, libs)
+            for wheel in self.libs_wheels(release)
             for path in self.read(wheel).files
         }
 

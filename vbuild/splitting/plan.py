@@ -75,7 +75,7 @@ class MachinePlan(Struct, frozen=True, eq=False):
         bases = dict.fromkeys(base for file in patched for base in file.patch.pools if base in choices)
         wheels = {bundle.wheel.name.project: bundle.wheel for bundle in reversed(pool.bundles)}
         texts: dict[str, bytes] = {}
-        named = frozenset().union(*self.names(pool).values())
+        named = frozenset(chain.from_iterable(self.names(pool).values()))
         for bundle in pool.bundles:
             folder = f"{bundle.wheel.name.project}/" if len(wheels) > 1 else ""
             for path, text in licence_texts(bundle.wheel, named=named).items():
@@ -148,10 +148,8 @@ def plan_machine(
         for wheel in wheels
         if not (is_official(wheel.name.project) or is_companion(wheel.metadata(), wheel.wheel_file()))
     ]
-    published = {wheel: publications.library_names(wheel.name, request.libs) for wheel in splittable}
-    libs_wheels = dict.fromkeys(
-        name for wheel in splittable for name in publications.libs_wheels(wheel.name, request.libs)
-    )
+    published = {wheel: publications.library_names(wheel.name) for wheel in splittable}
+    libs_wheels = dict.fromkeys(name for wheel in splittable for name in publications.libs_wheels(wheel.name))
     users = (publications.read(name).projects for name in libs_wheels)
     projects = {wheel.name.project for wheel in splittable}.union(*users)
     chosen = splittable if looks_at_all else _promising(splittable, request, published, projects)
@@ -202,8 +200,8 @@ def plan_machine(
         affected += [
             binary
             for bundle, decided in patches.decisions.by_bundle.items()
-            for binary in (bundle.binaries[path] for path, decision in decided.items() if not decision.is_gone)
-            if binary.same_as and not binary.own_name
+            for path, decision in decided.items()
+            if not decision.is_gone and (binary := bundle.binaries[path]).same_as and not binary.own_name
         ]
         if not any(binary.new_name for binary in affected):
             return plan

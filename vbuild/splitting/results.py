@@ -189,12 +189,13 @@ class Split(Struct, frozen=True, kw_only=True):
 
     def moved(self, folder: Path) -> Self:
         """The result after all written files moved to *folder*."""
-        wheels = tuple(replace(wheel, path=wheel.path and folder / wheel.path.name) for wheel in self.wheels)
-        companions = tuple(
-            replace(companion, path=companion.path and folder / companion.path.name) for companion in self.companions
-        )
-        sources = tuple(replace(source, path=source.path and folder / source.path.name) for source in self.sources)
-        return replace(self, wheels=wheels, companions=companions, sources=sources)
+        lists: Mapping[str, Sequence[SplitWheel | CompanionResult | SplitSource]]
+        lists = {"wheels": self.wheels, "companions": self.companions, "sources": self.sources}
+        there = {
+            name: tuple(replace(file, path=file.path and folder / file.path.name) for file in files)
+            for name, files in lists.items()
+        }
+        return replace(self, **there)
 
     @property
     def companion_paths(self) -> tuple[Path, ...]:
@@ -319,7 +320,10 @@ def _moves(plan: SplitPlan, machine: MachinePlan) -> Iterator[LibraryMove]:
             subject = (binary.name, "") if decision.is_gone and binary.is_bundled else ("", path)
             copies.setdefault((*subject, decision), []).append((bundle, binary))
     moves = (_move(plan, decision, several) for (*_, decision), several in copies.items())
-    yield from sorted(moves, key=lambda move: ([*DecisionKind].index(move.kind), -move.packed, move.path))
+    yield from sorted(
+        moves,
+        key=lambda move: (move.kind is DecisionKind.KEEP, [*DecisionKind].index(move.kind), -move.packed, move.path),
+    )
 
 
 def _move(plan: SplitPlan, decision: LibraryDecision, several: Sequence[tuple[Bundle, WheelBinary]]) -> LibraryMove:

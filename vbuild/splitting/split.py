@@ -89,7 +89,7 @@ def split(
                 on_progress(name, min(done, total), total)
 
         patcher = Patcher(stack, room_for(folder))
-        publications = Publications(wheels, request.against, indexes)
+        publications = Publications(wheels, request.against, indexes, request.libs)
         by_machine: dict[str, list[Wheel]] = {}
         for wheel in wheels:
             machine = next((platform.machine for platform in platforms_in(wheel.name.platform)), "any")

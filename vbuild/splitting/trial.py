@@ -79,11 +79,15 @@ class _Trial:
         for first, second in zip(self._runs({}), self._runs({}), strict=True):
             with at(first.command):
                 if first.status:
-                    failure = f"fails before the split, with status {first.status}: {_last_line(first.output)}"
-                    raise RepackageError(f"{failure}; expected a command that works")
+                    raise RepackageError(
+                        f"fails before the split, with status {first.status}: {_last_line(first.output)}; expected a "
+                        "command that works"
+                    )
                 if first.output != second.output:
-                    failure = f"prints {_first_change(second.output, first.output)} when it runs again"
-                    raise RepackageError(f"{failure}; expected a command that prints the same each time")
+                    raise RepackageError(
+                        f"prints {_first_change(second.output, first.output)} when it runs again; expected a command "
+                        "that prints the same each time"
+                    )
             # a cache is filled by the first run
             self._before.append(second)
 
