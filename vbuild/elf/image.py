@@ -31,8 +31,10 @@ from vbuild.elf.records import (
     MAGIC,
     PN_XNUM,
     RELATIVE,
+    SHN_ABS,
     SHN_XINDEX,
     STT_FILE,
+    STT_TLS,
     DynamicEntry,
     DynamicTag,
     ElfMachine,
@@ -354,13 +356,20 @@ class ElfImage(ElfLayout, frozen=True, eq=False):
                         yield names.at(name)
 
     def exported(self, ranges: Sequence[range]) -> tuple[int, ...]:
-        """The values of ``.dynsym``'s symbols that lie in *ranges* of addresses: other files may refer to those."""
+        """The addresses in *ranges* of symbols of ``.dynsym``: other files may refer to those."""
         inside = Ranges(ranges)
         exported: list[int] = []
         for section in self.sections:
             if section.header.sh_type == SectionType.DYNSYM:
-                values = column(self.view(section.span), 1)
-                exported += (value for value in values if inside.low <= value < inside.high and value in inside)
+                heads, values = (column(self.view(section.span), number) for number in (0, 1))
+                exported += (
+                    value
+                    for head, value in zip(heads, values, strict=True)
+                    if inside.low <= value < inside.high
+                    and head >> 48 != SHN_ABS
+                    and head >> 32 & 0xF != STT_TLS
+                    and value in inside
+                )
         return tuple(exported)
 
     def word(self, address: int) -> int | None:

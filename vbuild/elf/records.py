@@ -179,6 +179,8 @@ STT_FILE = 4
 STT_TLS = 6
 # section numbers from here on have other meanings; with SHN_XINDEX, section 0 has the number
 SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
+# its value is a number, such as the size of data that objcopy has made a file of
+SHN_ABS = 0xFFF1
 # with this number of program headers, section 0 has the number
 PN_XNUM = 0xFFFF
 STB_LOCAL, STB_WEAK, STB_GNU_UNIQUE = 0, 2, 10

@@ -9,7 +9,7 @@ from tests.factories import elf
 from tests.factories.damage import Sound
 from vbuild.elf.image import ElfImage
 from vbuild.elf.read import Dynamic, version_needs
-from vbuild.elf.records import DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SegmentType
+from vbuild.elf.records import SHN_ABS, DynamicEntry, DynamicTag, FileHeader, ProgramHeader, SegmentType
 from vbuild.elf.surgery.relink import INVARIANTS, Relink, prove_relinked, relinked
 from vbuild.errors import BinaryError
 from vbuild.files.edited import EditedFile
@@ -279,3 +279,13 @@ def test_the_place_of_a_variable_of_threads_is_no_address() -> None:
             data[start + 8 : start + 16] = place.to_bytes(8, "little")
     with relinked(EditedFile.whole(bytes(data)), Relink(rpath=("$ORIGIN/../a/folder/far/away",))) as new:
         assert Dynamic.of(ElfImage.parse(bytes(new))).texts(DynamicTag.RPATH) == ("$ORIGIN/../a/folder/far/away",)
+
+
+def test_the_value_of_an_absolute_symbol_leads_nowhere() -> None:
+    # as of the sizes of files that objcopy has made symbols of
+    data = before(exported("sum") + 8, address(".dynstr").to_bytes(8, "little"))
+    row = exported("sum") + 6
+    data = data[:row] + SHN_ABS.to_bytes(2, "little") + data[row + 2 :]
+    assert ElfImage.parse(data).exported([range(address(".dynstr"), address(".dynstr") + 8)]) == ()
+    with relinked(EditedFile.whole(data), ORDER) as made:
+        assert f"\0{NEW}\0".encode() in bytes(made)

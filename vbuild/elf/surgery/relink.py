@@ -46,6 +46,7 @@ from vbuild.elf.records import (
     DF_1_PIE,
     PATH_TAGS,
     RELATIVE,
+    SHN_ABS,
     STRING_TAGS,
     STT_SECTION,
     STT_TLS,
@@ -488,7 +489,8 @@ def _nothing_leads_to_moved(case: _RelinkCase) -> None:
         if segment.p_type not in _FOLLOWING and any(_overlap(taken, span) for span in ranges):
             raise BinaryError(f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x}")
     for info, index, value in _dynamic_symbols(_SYMBOL_PLACE, case.before):
-        if inside.low <= value < inside.high and index and info & 0xF not in {STT_SECTION, STT_TLS} and value in inside:
+        is_address = index not in {0, SHN_ABS} and info & 0xF not in {STT_SECTION, STT_TLS}
+        if inside.low <= value < inside.high and is_address and value in inside:
             raise BinaryError(f"exported symbol at {value:#x}")
     # of other machines it is not known which relocations are addresses of this file
     if case.before.machine in RELATIVE and (pointers := case.before.pointers(ranges)):
