@@ -3,8 +3,12 @@
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +44,35 @@ def test_a_signal_is_an_interrupt_once_and_after_the_block_what_it_was(number: s
         signal.raise_signal(number)  # that of somebody who is impatient
         assert interruption.heard is not None
     assert signal.getsignal(number) == before
+
+
+def test_an_interrupt_waits_until_python_imports_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # where one came into the steps of an import, other threads waited for the lock of imports for ever
+    (tmp_path / "slowly_imported.py").write_text("import time\ntime.sleep(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    main, states = threading.get_ident(), []
+
+    def load() -> None:
+        import_module("slowly_imported")
+
+    def load_and_wait() -> None:
+        load()  # waits for the first within the import system
+        time.sleep(5)
+
+    def interrupt() -> None:
+        time.sleep(0.3)
+        signal.pthread_kill(main, signal.SIGTERM)
+        time.sleep(0.3)
+        states.append(interruption.heard)
+
+    with interruptible() as interruption, ThreadPoolExecutor(2) as threads:
+        first = threads.submit(load)
+        time.sleep(0.1)
+        threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            load_and_wait()
+        assert first.done()
+    assert states == [None]
 
 
 def test_what_must_not_be_left_in_the_middle_is_done_first() -> None:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 _CLEANING = 10.0  # seconds after an interrupt in which others are ignored; systems send SIGKILL then
-_LOOK = 0.1  # seconds between a signal and the look whether Python has called its handler
+_LOOK = 0.1  # seconds between a signal and the look whether its handler was called, and interrupted
+# an interrupt in here may leave the lock of all imports held, for which other threads then wait for ever
+_UNSAFE = {"<frozen importlib._bootstrap>"} if os.name == "posix" else ()
 
 # Python's own handlers; Windows has no SIGHUP
 _USUAL = {
@@ -28,6 +30,7 @@ class Interruption:
     """The handler of these signals, which raises `KeyboardInterrupt`; *heard* is when, on the monotonic clock.
 
     *number* is that signal. Within *held* uninterrupted blocks it raises nothing; the interrupt *is_due* afterwards.
+    Where it is unsafe the signal is not heard, and comes again.
     """
 
     heard: float | None = None
@@ -39,8 +42,9 @@ class Interruption:
     def is_cleaning(self) -> bool:
         return self.heard is not None and time.monotonic() < self.heard + _CLEANING
 
-    def __call__(self, number: int, _frame: FrameType | None) -> None:
-        if not self.is_cleaning:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_unsafe = frame is not None and frame.f_code.co_filename in _UNSAFE
+        if not self.is_cleaning and not is_unsafe:
             self.heard, self.number = time.monotonic(), number
             self.is_due = self.held > 0
             if not self.held:
@@ -69,7 +73,7 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextmanager
 def _delivering(interruption: Interruption) -> Iterator[None]:
-    """Repeats a signal of whose coming Python knows, but has not called the handler.
+    """Repeats a signal of whose coming Python knows, but has not called the handler, or where that could not interrupt.
 
     Python looks for signals before it waits for a lock, and a wait that has begun ends with a signal. One that comes
     in between, while the main thread gives the interpreter to another one, would be heard of when the wait is over.
