@@ -687,11 +687,11 @@ class _WheelDecisions:
         if library.own_name:
             return LibraryDecision(DecisionKind.RENAME)
         why = "its name has a hash already" if hashed(library.file_name) else name_obstacle(self.bundle, library)
-        return LibraryDecision(DecisionKind.KEEP, "kept as asked" if self.request.keeps(library.path) else why or "")
+        return LibraryDecision(DecisionKind.KEEP, "it is to be kept" if self.request.keeps(library.path) else why or "")
 
     def _obstacle(self, library: WheelBinary) -> str | None:
         if self.request.keeps(library.path):
-            return "kept as asked"
+            return "it is to be kept"
         if why := _unedited(library) if self.bundle.platforms else "the wheel's tag names no machine":
             return why
         if base := replaced_library(library.path):
