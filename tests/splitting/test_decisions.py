@@ -11,7 +11,8 @@ from tests.factories.extensions import library, module
 from tests.factories.repaired_wheels import NAME, hashed, repaired
 from tests.factories.tools import needs
 from vbuild.errors import RepackageError
-from vbuild.splitting.decisions import Decisions, check_drivers, decide, pools_of
+from vbuild.splitting.decisions import Decisions, check_drivers, decide
+from vbuild.splitting.pools import pools_of
 from vbuild.splitting.request import SplitRequest
 
 pytestmark = needs("gcc")

@@ -13,7 +13,7 @@ from tests.factories.elf import shared_object
 from tests.factories.repaired_wheels import LINUX
 from tests.factories.tools import needs
 from vbuild.splitting.bundle import Bundle
-from vbuild.splitting.decisions import Owners, Pool, planned_pools
+from vbuild.splitting.pools import Owners, Pool, planned_pools
 
 pytestmark = needs("gcc")
 

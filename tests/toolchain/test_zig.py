@@ -302,7 +302,7 @@ def library(wheel: Path, folder: Path) -> Path:
         return Path(archive.extract(name, folder))
 
 
-@pytest.mark.nightly  # README's first command has zig compile, where there is no compiler
+@pytest.mark.nightly  # README's first command compiles with zig
 @pytest.mark.network
 @pytest.mark.parametrize("machine", ["x86-64", "armv8-a"])
 def test_zig_finds_the_part_of_pyconfig_that_debian_has_in_a_folder_of_the_machine(

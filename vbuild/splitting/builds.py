@@ -25,8 +25,9 @@ from vbuild.elf.catalogue import plain
 from vbuild.errors import BinaryError
 from vbuild.splitting.bundle import Bundle, SameLibrary, WheelBinary
 from vbuild.splitting.comparison import Comparison, compared, difference_of, headers_differ
-from vbuild.splitting.decisions import Place, name_obstacle, place_of
+from vbuild.splitting.decisions import name_obstacle
 from vbuild.splitting.official import Provenance
+from vbuild.splitting.pools import Place, place_of
 from vbuild.wheel.metadata import LIBS
 
 # libraries that may be one: of wheels that can share, by the name that they have in common; and the project, if apart
@@ -140,7 +141,7 @@ class _Builds:
         bundle, library = copy
         # a published library is led to its neighbours by what loads it
         besides = self.published if bundle in self.published else ()
-        providers = [(other.soname, other) for one in besides for other in one.libraries]
+        providers = [(other.soname, other) for published in besides for other in published.libraries]
         providers += [(other.soname, other) for other in bundle.libraries if other.folder == library.folder]
         edges = bundle.graph.needs(library.path)
         providers += [(edge.name, bundle.binaries[edge.provider]) for edge in edges if edge.provider]

@@ -29,7 +29,7 @@ from vbuild.errors import RepackageError, at
 from vbuild.index_client.configuration import Indexes
 from vbuild.index_client.located import ListedFile, shown_place
 from vbuild.splitting.companion import Companion, LibsContents, contents_in, projects_in
-from vbuild.splitting.decisions import MOST_FOREIGN, Pool
+from vbuild.splitting.pools import MOST_FOREIGN, Pool
 from vbuild.wheel.archive import Distant, Wheel, open_wheel
 from vbuild.wheel.metadata import GENERATOR, LIBS, Metadata, Record, WheelFile, is_dist_info, recorded_sha256
 from vbuild.wheel.name import WheelName

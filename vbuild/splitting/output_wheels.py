@@ -24,9 +24,10 @@ from vbuild.sbom.keeping import Changes, bill_of, carries, path_of, revised
 from vbuild.sbom.model import BillChange, Gone, Treatment, package_url
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import DecisionKind, Pool
+from vbuild.splitting.decisions import DecisionKind
 from vbuild.splitting.other_packages import merged
 from vbuild.splitting.patches import PatchedFile, PatchPlan
+from vbuild.splitting.pools import Pool
 from vbuild.wheel.archive import Wheel, forget
 from vbuild.wheel.metadata import Metadata, RecordRow, is_dist_info, unpadded
 from vbuild.wheel.name import WheelName

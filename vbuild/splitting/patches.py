@@ -47,9 +47,10 @@ from vbuild.hardware.cpu import available_cores
 from vbuild.process.threads import in_threads
 from vbuild.splitting.bundle import Bundle, WheelBinary
 from vbuild.splitting.companion import libs_project
-from vbuild.splitting.decisions import ORIGIN, Decisions, Pool, decide, second_name, second_stub, stub
+from vbuild.splitting.decisions import ORIGIN, Decisions, decide, second_name, second_stub, stub
 from vbuild.splitting.official import OfficialWheel, Provenance
 from vbuild.splitting.other_packages import LibraryPackage, PackageFinder
+from vbuild.splitting.pools import Pool
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import forget
 from vbuild.wheel.blocks import as_edit

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from vbuild.binary.linkage import Via
 from vbuild.config.requirements import checked_requirement
-from vbuild.elf.catalogue import by_stem, covers, is_driver, is_official, is_shared_object, plain, systems_of
+from vbuild.elf.catalogue import by_stem, covers, is_driver, is_official, is_shared_object, plain
 from vbuild.elf.read import Loading
 from vbuild.errors import FetchError, RepackageError, at
 from vbuild.splitting.builds import common_name, with_builds
@@ -39,12 +39,13 @@ from vbuild.splitting.companion import (
     packages_in,
     unnamed,
 )
-from vbuild.splitting.decisions import Key, Pool, check_drivers, pools_of, with_own_names
+from vbuild.splitting.decisions import check_drivers, with_own_names
 from vbuild.splitting.libs_versions import LibsChoice, Publications, is_published, libs_choices
 from vbuild.splitting.official import Officials
 from vbuild.splitting.other_packages import PackageFinder, RequirementWriter, required
 from vbuild.splitting.output_wheels import OutputWheel, SourceFiles, libs_wheel, thin_wheel
 from vbuild.splitting.patches import PatchedFile, Patcher, PatchPlan, plan_patches
+from vbuild.splitting.pools import Key, Pool, pools_of, system_of
 from vbuild.splitting.preloads import PreloadFiles, preload_files
 from vbuild.splitting.request import SplitRequest
 from vbuild.wheel.archive import Wheel
@@ -277,9 +278,9 @@ def _promising(
             if is_driver(plain(name)) or (request.replace and by_stem(plain(name))) or common in there:
                 promising.add(wheel)
             digest = wheel.row(member).hash
-            place = str(sorted(systems_of(wheel.name.platform))) if request.libs else wheel.name.platform
+            platform = system_of(wheel.name.platform) if request.libs else wheel.name.platform
             subject = (name, digest) if request.exact else (common, None)
-            owners.setdefault((place, *subject), set()).add(wheel)
+            owners.setdefault((platform, *subject), set()).add(wheel)
             files_of.setdefault(name, {})[wheel.name.project, digest] = wheel
     promising.update(*(several for several in owners.values() if request.share and len(several) > 1))
     # other contents in another project

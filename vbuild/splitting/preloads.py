@@ -32,9 +32,10 @@ from vbuild.elf.catalogue import by_soname
 from vbuild.errors import RepackageError
 from vbuild.splitting.bundle import Bundle
 from vbuild.splitting.companion import Companion
-from vbuild.splitting.decisions import Pool, second_name
+from vbuild.splitting.decisions import second_name
 from vbuild.splitting.official import OfficialWheel
 from vbuild.splitting.patches import FilePatch, PatchPlan
+from vbuild.splitting.pools import Pool
 from vbuild.wheel.paths import installed_path
 
 MODULE = "_preload_libraries"

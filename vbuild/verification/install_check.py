@@ -193,7 +193,7 @@ def _checked(
 class _CheckSteps:
     """The steps of the check in one environment, and the findings so far.
 
-    *lost* has what the loader does not find, each with why that is no failure, if so.
+    *lost* are names that the loader does not find, each with the reason if that is no failure.
     """
 
     environment: WheelEnvironment
